@@ -1,41 +1,44 @@
-//! What of a session's machines outlives the process: a successor continues from it under the same
-//! keys.
+//! Checkpoint of a session: state of its machines that outlives the process, so that a successor
+//! continues the session with the same keys.
 //!
-//! A checkpoint holds what both ends must agree on, and nothing that a machine finds again by
-//! itself within a few round trips. Packet numbers continue, so that no nonce is used twice; the
-//! replay windows continue, so that no packet is delivered twice; the places of flows continue, so
-//! that the far resequencer sees one sequence. Queues, kept packets, open gaps and most of the path
-//! model are left out: they last as long as a round trip.
+//! A checkpoint contains what both ends must agree on, and nothing that a machine measures again
+//! within a few round trips. Packet numbers continue, so that no nonce is used twice. Replay
+//! windows continue, so that no packet is delivered twice. Sequence numbers of flows continue, so
+//! that the far resequencer observes one sequence. Queues, stored packets, open gaps and most of
+//! the path model are left out: they are outdated after a round trip.
 //!
-//! Text and numbers only, in public fields: the driver chooses how it is encoded. What is read back
-//! is checked where it is restored, because a file may be damaged.
+//! All fields are public and consist of texts and numbers, so the driver can choose the encoding.
+//! Restoring validates them, because the file may be damaged.
 
 use serde::{Deserialize, Serialize};
 
-/// The sending half of a session.
+/// Sending half of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sending {
     /// The paths, by id.
     pub paths: Vec<SendingPath>,
     /// The scheduler of each class, in the order of [`hawser_wire::data::Class::ALL`].
     pub schedulers: Vec<String>,
-    /// The peer understands parity packets.
+    /// Set if the peer supports parity packets.
     pub peer_takes_parity: bool,
-    /// The peer understands fragments.
+    /// Set if the peer supports fragments.
     #[serde(default)]
     pub peer_takes_fragments: bool,
-    /// The next places of each flow number: in order, and unordered.
+    /// Next sequence numbers of each flow slot: in order, and unordered.
     pub places: Vec<(u32, u32)>,
     /// The flows in use.
     pub flows: Vec<SendingFlow>,
+    /// The streams. Older versions do not know them.
+    #[serde(default)]
+    pub streams: SendingStreams,
 }
 
-/// One path in the sending direction.
+/// Path in the sending direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendingPath {
-    /// Its id.
+    /// Id of the path.
     pub id: u16,
-    /// The packet number to send next. Every lower one may have been used.
+    /// Next packet number. Every lower number may have been used.
     pub next_packet_number: u64,
     /// UDP payload sent in all, bytes.
     pub sent: u64,
@@ -43,20 +46,20 @@ pub struct SendingPath {
     pub delivered: u64,
     /// Packets reported received in all, wrapping.
     pub reported_packets: u32,
-    /// The peer's address is proven and answered lately.
+    /// Marks a path whose peer address is validated and has recently answered.
     pub is_active: bool,
-    /// The largest outer IP packet that is known to pass, bytes.
+    /// Largest outer IP packet that is known to pass, bytes.
     pub outer_mtu: u16,
-    /// The round trip without queues, microseconds; 0 when not known.
+    /// Round-trip time without queues, microseconds; 0 if unknown.
     pub round_trip_us: u32,
-    /// The delivery rate, bit/s; 0 when not known.
+    /// Delivery rate, bit/s; 0 if unknown.
     pub rate_bps: u64,
 }
 
-/// One flow in the sending direction.
+/// Flow in the sending direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendingFlow {
-    /// Its number, which its packets carry.
+    /// Slot of the flow, which its packets contain.
     pub number: u16,
     /// IP protocol.
     pub protocol: u8,
@@ -64,36 +67,159 @@ pub struct SendingFlow {
     pub source: core::net::SocketAddr,
     /// Destination address and port.
     pub destination: core::net::SocketAddr,
-    /// Its class, as [`hawser_wire::data::Class::ALL`] counts.
+    /// Class of the flow, as an index in [`hawser_wire::data::Class::ALL`].
     pub class: u8,
-    /// Its order does not matter.
+    /// Set if the order of the flow's packets does not matter.
     pub unordered: bool,
     /// Inner bytes sent in all.
     pub sent: u64,
 }
 
-/// The receiving half of a session.
+/// Receiving half of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receiving {
     /// The paths, by id.
     pub paths: Vec<ReceivingPath>,
+    /// The streams, if this side accepts streams. Older versions do not know them.
+    #[serde(default)]
+    pub streams: Option<ReceivingStreams>,
 }
 
-/// One path in the receiving direction.
+/// Path in the receiving direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceivingPath {
-    /// Its id.
+    /// Id of the path.
     pub id: u16,
-    /// The highest packet number received.
+    /// Highest received packet number.
     pub highest: u64,
     /// Packets received in all, wrapping.
     pub packets: u32,
     /// UDP payload received in all, bytes.
     pub bytes: u64,
-    /// Packet numbers below this are refused.
+    /// Lower bound of accepted packet numbers.
     pub floor: u64,
-    /// The packet numbers from `floor` on that were received: runs of a first number and a count.
+    /// Received packet numbers from `floor` on: runs of a first number and a count.
     pub received: Vec<(u64, u64)>,
+}
+
+/// The streams of a session in the sending direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendingStreams {
+    /// Set if the peer supports streams.
+    pub peer_takes_streams: bool,
+    /// Bytes that the peer accepts for all streams together.
+    pub session_credit: u64,
+    /// Bytes sent on all streams, without retransmissions.
+    pub session_sent: u64,
+    /// Last reported credit of all streams together, bytes.
+    pub granted: u64,
+    /// The streams that are not closed.
+    pub all: Vec<SendingStream>,
+}
+
+/// Stream in the sending direction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendingStream {
+    /// Number of the stream.
+    pub id: u32,
+    /// Source and destination of its bytes.
+    pub ends: (core::net::SocketAddr, core::net::SocketAddr),
+    /// Request, if this side opened the stream.
+    pub request: Option<StreamRequest>,
+    /// Answer to the peer's request: its number on the wire, and the initial credit.
+    pub answer: Option<(u8, u64)>,
+    /// Reason why this side has reset the stream.
+    pub reset: Option<u16>,
+    /// Reason why this side accepts no more data.
+    pub stop: Option<u16>,
+    /// Set if the connection is established at both ends.
+    pub is_open: bool,
+    /// Set if the peer has acknowledged the request or the answer.
+    pub is_confirmed: bool,
+    /// Offsets of the bytes.
+    pub bytes: SentBytes,
+}
+
+/// A request for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamRequest {
+    /// Number of the stream for the connection.
+    pub id: u32,
+    /// Source of the connection.
+    pub source: core::net::SocketAddr,
+    /// Destination of the connection.
+    pub destination: core::net::SocketAddr,
+    /// DSCP of its packets.
+    pub dscp: u8,
+    /// Initial credit of the requesting side, bytes.
+    pub credit: u64,
+}
+
+/// Offsets of a stream in the sending direction. Ranges are pairs of a start and an end, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentBytes {
+    /// End of the bytes that have arrived without a gap.
+    pub acknowledged: u64,
+    /// Ranges that have arrived after a gap.
+    pub arrived: Vec<(u64, u64)>,
+    /// Ranges to be sent or retransmitted.
+    pub unsent: Vec<(u64, u64)>,
+    /// End of the highest byte that was sent.
+    pub highest: u64,
+    /// End of the bytes that the driver has provided.
+    pub written: u64,
+    /// End of the bytes that the peer accepts.
+    pub credit: u64,
+    /// Set if the driver has no more bytes.
+    pub is_finished: bool,
+    /// Set if the peer has acknowledged all bytes and the end.
+    pub is_end_acknowledged: bool,
+}
+
+/// The streams of a session in the receiving direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceivingStreams {
+    /// The lowest unused numbers of the client and of the hub.
+    pub opened: [u32; 2],
+    /// Numbers below them that were not opened yet.
+    pub awaited: Vec<u32>,
+    /// Bytes of all streams up to the highest of each.
+    pub received: u64,
+    /// Bytes of all streams that were read.
+    pub consumed: u64,
+    /// The credit of all streams that the peer knows.
+    pub promised: u64,
+    /// Window of all streams.
+    pub capacity: u64,
+    /// The streams that are not closed.
+    pub all: Vec<ReceivingStream>,
+}
+
+/// Stream in the receiving direction. Ranges are pairs of a start and an end, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceivingStream {
+    /// Number of the stream.
+    pub id: u32,
+    /// End of the bytes that have arrived without a gap.
+    pub next: u64,
+    /// Ranges that have arrived after a gap.
+    pub beyond: Vec<(u64, u64)>,
+    /// End of the bytes that were read.
+    pub consumed: u64,
+    /// End of the highest byte.
+    pub highest: u64,
+    /// Window of the stream.
+    pub window: u64,
+    /// The credit that the peer knows.
+    pub promised: u64,
+    /// The credit after the last growth of the window.
+    pub grown_to: u64,
+    /// End of the stream, once that is known.
+    pub end: Option<u64>,
+    /// The driver has been notified of the end.
+    pub is_end_told: bool,
+    /// The driver accepts no more data of the stream.
+    pub is_stopped: bool,
 }
 
 /// The paths of a session as the hub's side of the control channel knows them.
@@ -105,18 +231,29 @@ pub struct HubPaths {
     pub next_id: u32,
 }
 
-/// A count of bytes beyond this is damage: at 10 Gbit/s it takes a century, and what is added later
-/// does not overflow.
-pub(crate) const MOST_BYTES: u64 = 1 << 62;
+/// The paths of a session as the client's side of the control channel knows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientPaths {
+    /// The session.
+    pub session: u64,
+    /// Ids that the hub may know: a client that starts again closes them, and opens others.
+    pub used: Vec<u16>,
+    /// The lowest id that was never used; 65,536 when all were.
+    pub next_id: u32,
+}
 
-/// Why a checkpoint cannot be restored.
+/// Maximum count of bytes; more is damage. Source: a quarter of what a `u64` counts, so that
+/// additions do not overflow; at 10 Gbit/s it takes a century.
+pub(crate) const MAX_BYTES: u64 = 1 << 62;
+
+/// Reason why a checkpoint cannot be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadCheckpoint {
-    /// Numbers contradict one another or lie outside of what the machines can reach.
+    /// Numbers are inconsistent, or outside the range that the machines can reach.
     #[error("a checkpoint's numbers make no sense")]
     Impossible,
-    /// It names a scheduler or a class that this version does not know.
+    /// The checkpoint contains a scheduler or a class that this version does not know.
     #[error("a checkpoint names something unknown")]
     Unknown,
 }

@@ -1,20 +1,21 @@
-//! A packet filter inside the hub's process for what its clients send.
+//! A packet filter inside the hub's process for packets of its clients.
 //!
-//! The hub's nftables rules (`hawser_linux::isolation`) say the same and more, because they know
-//! connections. This filter is a second layer that no other program can remove: while the rules are
-//! gone, until they are restored, it keeps what a client cannot reach out of its reach. It is
-//! stateless, so it accepts a little more than the rules:
+//! The hub's nftables rules (`hawser_linux::isolation`) enforce the same restrictions with
+//! connection tracking. This filter is a second layer that no other program can remove: it also
+//! protects the destinations while the rules are missing, until they are restored. It is stateless,
+//! so it accepts a few packets more than the rules do:
 //!
 //! | packet | accepted here | accepted by the rules |
 //! |---|---|---|
 //! | TCP without SYN to the hub itself or `from`, or to guests | yes | known connections |
 //! | UDP from a forwarded port of this client | yes | known connections |
-//! | UDP to hosts in `from`, or to guests of a subnet | yes | known connections |
+//! | UDP to hosts in `from`, or to guests | yes | known connections |
 //! | UDP to the hub itself, port in [`EPHEMERAL`] | yes | known connections |
 //! | ICMP errors and echo replies to any of these | yes | known connections |
 //!
-//! "The hub itself" is its inner address. None of them opens a TCP connection or reaches a service
-//! that listens at a well-known port.
+//! "The hub itself" is its inner address; guests are clients that may open connections to a subnet
+//! of this client. None of these packets opens a TCP connection or reaches a service that listens
+//! on a well-known port.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -36,45 +37,46 @@ const DNS: u16 = 53;
 pub struct Policy {
     /// The networks of inner addresses.
     pub pools: Vec<Net>,
-    /// Inner addresses of the hub: they answer a ping.
+    /// Inner addresses of the hub, which clients may ping.
     pub own: Vec<IpAddr>,
-    /// Addresses of the machine, the public and broadcast ones too.
+    /// Addresses of the machine, including public and broadcast addresses.
     pub local: Vec<IpAddr>,
-    /// Resolvers, whose port 53 is reached wherever they are.
+    /// Resolvers, whose port 53 clients may reach at any address.
     pub resolvers: Vec<IpAddr>,
-    /// Clients reach each other.
+    /// Set if clients may reach each other.
     pub clients: bool,
-    /// Services of the hub that clients reach.
+    /// Services of the hub that clients may reach.
     pub services: Vec<Service>,
-    /// Private networks that they reach.
+    /// Private networks that clients may reach.
     pub networks: Vec<Net>,
-    /// Networks that they do not reach.
+    /// Networks that clients may not reach.
     pub denied: Vec<Net>,
-    /// Protocols beside TCP, UDP and ICMP that they may send to others than clients.
+    /// Protocols other than TCP, UDP and ICMP that clients may send to destinations other than
+    /// clients.
     pub protocols: Vec<u8>,
     /// Networks whose hosts may open connections to clients.
     pub from: Vec<Net>,
     /// Ports of the hub that are forwarded to the client with that address.
     pub ports: Vec<(Service, IpAddr)>,
-    /// Subnets behind clients, each with who among clients opens connections to it.
+    /// Subnets behind clients, each with the clients that may open connections to it.
     pub subnets: Vec<(Net, Vec<Net>)>,
-    /// Connections that some clients may begin, beside what all may.
+    /// Connections that some clients may open, in addition to those that all may open.
     pub grants: Vec<Grant>,
 }
 
-/// Connections that some clients may begin.
+/// Connections that some clients may open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// Clients, and machines behind them.
+    /// Addresses of clients, and of machines behind them.
     pub from: Vec<Net>,
     /// Destinations.
     pub to: Vec<Net>,
-    /// Services there; everything when empty.
+    /// Services at the destinations; all services if empty.
     pub services: Vec<Service>,
 }
 
 impl Grant {
-    /// Returns whether it lets a packet through.
+    /// Returns whether the grant permits a packet.
     #[must_use]
     pub fn allows(&self, packet: &UpperLayer) -> bool {
         let is_service = self.services.is_empty() || self.services.iter().any(|one| is_to(packet, *one));
@@ -86,7 +88,7 @@ impl Grant {
     }
 }
 
-/// Why a packet is dropped.
+/// Reason why a packet is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The headers cannot be read, or hide what they are.
@@ -102,7 +104,7 @@ pub enum Refusal {
 }
 
 impl Policy {
-    /// Decides over a packet of a client.
+    /// Decides whether a packet of a client passes.
     ///
     /// Cost: O(rules); a caller may keep the answer for packets with an equal [`UpperLayer`].
     ///
@@ -122,8 +124,8 @@ impl Policy {
         or(self.reaches_outside(packet), Refusal::Destination)
     }
 
-    /// Decides over a connection that the hub is to open for a client, by the packet that would
-    /// open it. The hub's own services, other clients and subnets are for packets alone.
+    /// Decides whether the hub may open a connection for a client, by the packet that would open
+    /// it. The hub's own services, other clients and subnets are for packets alone.
     ///
     /// # Errors
     /// [`Refusal`]: the hub must not open it.
@@ -261,7 +263,7 @@ pub struct ClientFilter<P> {
 }
 
 impl<P: AsRef<Policy>> ClientFilter<P> {
-    /// A filter by that policy.
+    /// Creates a filter with this policy.
     #[must_use]
     pub fn new(policy: P) -> Self {
         Self { policy, last: None }
@@ -273,7 +275,7 @@ impl<P: AsRef<Policy>> ClientFilter<P> {
         &self.policy
     }
 
-    /// Decides over an inner packet of a client, given with its headers at least.
+    /// Decides whether an inner packet of a client passes; at least its headers must be given.
     ///
     /// # Errors
     /// [`Refusal`]: the packet must be dropped.

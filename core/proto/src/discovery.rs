@@ -1,13 +1,15 @@
-//! How two boxes that share links find each other: one asks on each link, the other answers.
+//! Discovery between two boxes that share links: the joining box sends requests on each link, and
+//! the access point answers.
 //!
 //! ```text
 //!            link appears                    answer                     silent for FORGOTTEN
 //!   (no link) -----------> asking, every ASK --------> heard, still asked ---------------> asking
 //! ```
 //!
-//! A joining box asks on every link all the time, so that an access point that comes back with
-//! another address is found. It fails by hearing nobody, which [`Discovery::heard`] shows. Bounds:
-//! [`MOST_HEARD`] neighbours are remembered, and each link gets an answer in [`ANSWER`] at most.
+//! A joining box repeats its requests on every link, so that it finds an access point that returns
+//! with another address. Discovery fails when no answer arrives, which [`Discovery::heard`] shows.
+//! Bounds: at most [`MAX_HEARD`] neighbours are stored, and a link gets at most one answer per
+//! [`ANSWER`].
 //!
 //! Source: the exchange is that of RFC 4861 section 6 (solicitation and advertisement).
 
@@ -17,12 +19,12 @@ use std::net::Ipv6Addr;
 use hawser_units::{Duration, Instant};
 use hawser_wire::link_hello::{Kind, LinkHello};
 
-/// What a box does on its links.
+/// Role of a box on its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It answers, and takes sessions at this UDP port.
+    /// Answers, and accepts sessions at this UDP port.
     AccessPoint(u16),
-    /// It asks.
+    /// Asks.
     Joining,
 }
 
@@ -31,35 +33,35 @@ pub enum Side {
 pub struct Heard {
     /// The index of the link's interface.
     pub link: u32,
-    /// Its link-local address.
+    /// Link-local address of the neighbour.
     pub address: Ipv6Addr,
-    /// Where it takes sessions; 0 when it takes none.
+    /// UDP port at which the neighbour accepts sessions; 0 if it accepts none.
     pub port: u16,
-    /// The hash of the key that it says is its own: proves nothing.
+    /// Hash of the key that the neighbour claims to have; unauthenticated.
     pub key: [u8; 32],
 }
 
 /// A hello to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// By which link.
+    /// Interface index of the link.
     pub link: u32,
-    /// To whom; `None`: to all on the link.
+    /// Destination; `None` sends to all neighbours on the link.
     pub to: Option<Ipv6Addr>,
-    /// What.
+    /// Message to send.
     pub hello: LinkHello,
 }
 
 #[derive(Debug)]
 struct Link {
-    /// Whom to ask; `None`: all.
+    /// Address to ask; `None` for all.
     whom: Option<Ipv6Addr>,
     ask_at: Instant,
     answer_at: Instant,
     answer_to: Option<Ipv6Addr>,
 }
 
-/// Finds neighbours, and is found.
+/// Discovers neighbours and announces this box to them.
 ///
 /// Cost: O(log n) a hello in the number of links and neighbours.
 #[derive(Debug)]
@@ -71,7 +73,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// A box without links. `key`: the hash of its own key.
+    /// Creates a state without links. `key`: the hash of its own key.
     #[must_use]
     pub fn new(side: Side, key: [u8; 32]) -> Self {
         Self {
@@ -82,7 +84,8 @@ impl Discovery {
         }
     }
 
-    /// A link can be used. `whom`: the one neighbour to ask, all where there is none.
+    /// Handles a link that can be used now. `whom`: the one neighbour to ask, all where there is
+    /// none.
     pub fn handle_link_up(&mut self, link: u32, whom: Option<Ipv6Addr>, now: Instant) {
         self.links.entry(link).or_insert(Link {
             whom,
@@ -92,18 +95,18 @@ impl Discovery {
         });
     }
 
-    /// A link is gone.
+    /// Handles the removal of a link.
     pub fn handle_link_down(&mut self, link: u32) {
         self.links.remove(&link);
         self.heard.retain(|(at, _), _| *at != link);
     }
 
-    /// A hello has come in.
+    /// Processes a hello.
     pub fn handle_hello(&mut self, link: u32, from: Ipv6Addr, hello: &LinkHello, now: Instant) {
         let Some(entry) = self.links.get_mut(&link) else {
             return;
         };
-        // Our own, by way of a second link on the same wire, or a copy.
+        // Our own message, received over a second link on the same wire, or a copy of it.
         if hello.key == self.key || !is_link_local(from) {
             return;
         }
@@ -116,7 +119,7 @@ impl Discovery {
             (Side::AccessPoint(_), Kind::Answer) | (Side::Joining, Kind::Ask) => false,
         };
         let id = (link, hello.key);
-        if !is_meant || (self.heard.len() >= MOST_HEARD && !self.heard.contains_key(&id)) {
+        if !is_meant || (self.heard.len() >= MAX_HEARD && !self.heard.contains_key(&id)) {
             return;
         }
         let heard = Heard {
@@ -165,12 +168,12 @@ impl Discovery {
         None
     }
 
-    /// Lets time pass: forgets who has been silent.
+    /// Removes neighbours whose last answer is too old.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.heard.retain(|_, (_, at)| now.since(*at) < FORGOTTEN);
     }
 
-    /// When [`Self::handle_timeout`] and [`Self::poll_transmit`] are to be called.
+    /// Returns when to call [`Self::handle_timeout`] and [`Self::poll_transmit`] next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = self.links.values().filter_map(|link| match self.side {
@@ -180,7 +183,7 @@ impl Discovery {
         due.min()
     }
 
-    /// Who has been heard lately, by link.
+    /// Returns the neighbours that were heard recently, in order of link.
     pub fn heard(&self) -> impl Iterator<Item = &Heard> {
         self.heard.values().map(|(heard, _)| heard)
     }
@@ -190,14 +193,17 @@ fn is_link_local(address: Ipv6Addr) -> bool {
     address.segments()[0] & 0xffc0 == 0xfe80
 }
 
-/// Between two asks on a link: an access point that comes back is found within a second.
+/// Interval between two questions on a link: a returning access point is found within 1 s. Source:
+/// our choice; half of it costs twice the packets for half a second.
 pub const ASK: Duration = Duration::from_secs(1);
-/// Between two answers on a link: 44 bytes ten times a second harm no link.
+/// Minimum interval between two answers on a link. Source: a bound on traffic, 44 bytes ten times a
+/// second.
 const ANSWER: Duration = Duration::from_millis(100);
-/// A neighbour that misses five asks is not there.
+/// Time after which a neighbour that does not ask is forgotten. Source: five intervals of [`ASK`].
 const FORGOTTEN: Duration = Duration::from_secs(5);
-/// Neighbours that are remembered. Anybody on a link can make them up.
-const MOST_HEARD: usize = 16;
+/// Maximum number of neighbours that are remembered. Source: a bound on memory, since any device on
+/// a link can invent neighbours; the number was not measured.
+const MAX_HEARD: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -255,7 +261,7 @@ mod tests {
             answers += std::iter::from_fn(|| ap.poll_transmit(at(ms))).count();
         }
         assert_eq!(answers, 10);
-        assert_eq!(ap.heard().count(), MOST_HEARD);
+        assert_eq!(ap.heard().count(), MAX_HEARD);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! The receiving half of a session: from authenticated packets to inner packets in order, and
-//! reports for the sender.
+//! The receiving half of a session: turns authenticated packets into inner packets in order, and
+//! into reports for the sender.
 //!
-//! The driver asks [`Ingress::accepts`] before it decrypts, hands what proved authentic to
-//! [`Ingress::handle_packet`], calls [`Ingress::flush`] after each batch, and passes [`Event`]s to
-//! the sending half ([`crate::egress`]).
+//! The driver asks [`Ingress::accepts`] before it decrypts a packet, passes authenticated packets
+//! to [`Ingress::handle_packet`], calls [`Ingress::flush`] after each batch, and passes [`Event`]s
+//! to the sending half ([`crate::egress`]).
 
 use std::collections::VecDeque;
 
@@ -26,44 +26,54 @@ use missing::{Holes, Retransmissions};
 use reassembly::Reassembly;
 pub use reassembly::Whole;
 
+use crate::checkpoint::{BadCheckpoint, ReceivingStreams};
 use crate::fec::{Decoder, Rebuilt};
 use crate::replay::ReplayWindow;
 use crate::resequencer::{Arrived, Config, Counters, Resequencer};
 use crate::stream::{self, Accepted};
 
 /// Packets that make a report due at once: 2 ms at 6 Gbit/s, well within the time that the window
-/// allows for reports.
+/// allows for reports. Source: 1,024 packets of 1,472 bytes are 12 Mbit, which take 2 ms at
+/// 6 Gbit/s.
 const REPORT_PACKETS: u32 = 1024;
-/// Packets that make a report due after [`REPORT_INTERVAL`].
+/// Packets that make a report due after [`REPORT_INTERVAL`]. Source: RFC 9000 section 13.2.2, as
+/// for the segments of RFC 5681 section 4.2.
 const REPORT_FEW: u32 = 2;
-/// Between reports: 200 a second cost the other direction 0.2 Mbit/s at most.
+/// Interval between reports: 200 a second cost the other direction at most 0.2 Mbit/s. Half and
+/// twice of it change goodput by at most 0.5 %, the share beside CUBIC by -7 and -12 %, and
+/// lengthen the pause of a failed path by 10 and 22 % (docs/notebook/path-model.md, "Sensitivity").
 const REPORT_INTERVAL: Duration = Duration::from_millis(5);
-/// Packets on a path that are reported sooner: what clocks a young flow inside are
-/// acknowledgements, and a path that learns later than they come makes it wait, which it takes for
-/// a queue.
+/// Packets on a path that are reported sooner: acknowledgements clock a young flow inside, and a
+/// path that learns of its rate later makes the flow wait, which mistakes the wait for a queue.
+/// Half and twice of it change goodput by at most 0.4 %, and the share beside CUBIC by -7 and -3 %
+/// (docs/notebook/path-model.md, "Sensitivity").
 const YOUNG: u32 = 512;
-/// Between reports while losses are found: 16 of them fit into one.
+/// Interval between reports while losses are found: a report holds 16 of them. Half and twice of it
+/// change goodput by at most 0.6 %, and the share beside CUBIC by -4 and 2 %
+/// (docs/notebook/path-model.md, "Sensitivity").
 const REPORT_URGENT: Duration = Duration::from_millis(1);
-/// How long a single packet waits for its report.
+/// Delay of the report about a single packet.
 ///
 /// Source: RFC 9000 section 13.2.1, `max_ack_delay`.
 const LONE_REPORT_DELAY: Duration = Duration::from_millis(25);
 
-/// Between reports of a silent path, and how long it is told of: by then its sender has noticed by
-/// itself.
+/// Interval between reports of an unresponsive path, and the time for which they are sent: by then
+/// its sender has detected the failure itself. No suite of docs/notebook/path-model.md,
+/// "Sensitivity", changes by more than 3 % with half or twice of either.
 const SILENCE_INTERVAL: Duration = Duration::from_millis(10);
 const SILENCE_FOR: Duration = Duration::from_millis(500);
-/// Reports of so long before the last packet may be lost with those behind it: a round trip on most
-/// networks.
-const SWALLOWED: Duration = Duration::from_millis(100);
+/// Time before the last packet of a failed path whose reports may be lost with the packets behind
+/// it: a round trip on most networks. No suite of docs/notebook/path-model.md, "Sensitivity",
+/// changes by more than 3 % with half or twice of it.
+const LOST_REPORTS: Duration = Duration::from_millis(100);
 
-/// What the receiving half tells the sending half.
+/// Output of the receiving half for the sending half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Send this report.
     Report(Feedback),
-    /// Send this report by another path as well: its own brings nothing any more, and packets wait
-    /// for it.
+    /// Send this report over another path as well: its own path no longer delivers packets, and
+    /// packets wait for it.
     Silence(Feedback),
     /// The peer reports on our sending; it came by this path.
     Feedback(PathId, Feedback),
@@ -75,7 +85,7 @@ pub enum Event {
     Stream(stream::Event),
 }
 
-/// One path in the receiving direction.
+/// State of one path in the receiving direction.
 #[derive(Debug)]
 struct Receiver {
     id: PathId,
@@ -90,21 +100,21 @@ struct Receiver {
     last_report: Instant,
     delays: Delays,
     holes: Holes,
-    /// Its sender keeps what it sends; so it is taken until a packet says otherwise, for the first
-    /// one may be lost.
+    /// Records that the sender stores its packets for retransmission; assumed until a packet shows
+    /// the opposite, since the first packet may be lost.
     backed: bool,
     /// A loss has been found that no report has named.
     urgent: bool,
-    /// When the oldest packet that was jumped over is lost, if nothing comes.
+    /// Time at which the oldest skipped packet counts as lost.
     overtaken_at: Option<Instant>,
-    /// When its silence is to be told of; `None` while it is not silent.
+    /// Time at which the path's silence is reported; `None` while the path is responsive.
     silent_at: Option<Instant>,
 }
 
-/// Whether a packet came on from the newest place on its path.
+/// Position of a packet relative to the newest of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// Its packet number is the highest so far: a new source address may be believed.
+    /// Highest packet number so far, so a new source address is credible.
     Newest,
     /// Late, but not seen before.
     Late,
@@ -128,10 +138,10 @@ pub struct Ingress<T> {
     /// Packets of the bundle that was handed in last.
     unbundled: VecDeque<Whole>,
     events: VecDeque<Event>,
-    /// Of the peer's reports and probes.
+    /// Budget of the peer's reports and probes.
     allowance: Allowance,
     refused: u64,
-    /// `None`: the driver takes no streams.
+    /// Streams; `None` if the driver accepts none.
     streams: Option<stream::Receiving>,
     accepted: Option<Accepted>,
 }
@@ -143,7 +153,7 @@ impl<T> Default for Ingress<T> {
 }
 
 impl<T> Ingress<T> {
-    /// One that puts flows in order within these bounds.
+    /// Creates a receiving half that reorders flows within these bounds.
     #[must_use]
     pub fn new(order: Config) -> Self {
         Self {
@@ -163,22 +173,45 @@ impl<T> Ingress<T> {
         }
     }
 
-    /// Says what inner packets are; before the first comes.
+    /// Sets the format of inner packets; must be called before the first arrives.
     pub fn set_format(&mut self, format: Format) {
         self.fec.format = format;
     }
 
-    /// Takes streams from now on, and says so in reports.
+    /// Accepts streams from now on, and reports that.
     pub fn take_streams(&mut self, config: stream::Config, reserve: stream::Reserve) {
         self.streams = Some(stream::Receiving::with_reserve(config, reserve));
     }
 
-    /// The streams in this direction, where they are taken.
+    /// Takes streams as [`Self::take_streams`] does, and continues with those of the previous
+    /// process.
+    ///
+    /// # Errors
+    /// The numbers are impossible: no stream is taken.
+    pub fn restore_streams(
+        &mut self,
+        config: stream::Config,
+        reserve: stream::Reserve,
+        saved: &ReceivingStreams,
+        now: Instant,
+    ) -> Result<(), BadCheckpoint> {
+        self.streams = Some(stream::Receiving::restore(config, reserve, saved, now)?);
+        Ok(())
+    }
+
+    /// The streams in this direction, if this side accepts streams.
     pub fn streams(&mut self) -> Option<&mut stream::Receiving> {
         self.streams.as_mut()
     }
 
-    /// Bytes of a stream in the datagram that was handed in last, which are to be stored.
+    /// The streams in this direction, to read.
+    #[must_use]
+    pub fn peek_streams(&self) -> Option<&stream::Receiving> {
+        self.streams.as_ref()
+    }
+
+    /// Returns the bytes of a stream in the datagram that was processed last, which are to be
+    /// stored.
     pub fn poll_accepted(&mut self) -> Option<Accepted> {
         self.accepted.take()
     }
@@ -201,50 +234,51 @@ impl<T> Ingress<T> {
         Some((receiver.packets, receiver.bytes))
     }
 
-    /// What the resequencer has done.
+    /// Returns the resequencer's counters.
     #[must_use]
     pub fn resequencer(&self) -> Counters {
         self.resequencer.counters()
     }
 
-    /// Packets that were lost and rebuilt from parity.
+    /// Returns the number of packets that were lost and recovered from parity.
     #[must_use]
     pub fn rebuilt(&self) -> u64 {
         self.rebuilt
     }
 
-    /// Packets that arrived in pieces and became whole.
+    /// Returns the number of packets that were reassembled.
     #[must_use]
-    pub fn joined(&self) -> u64 {
+    pub fn reassembled(&self) -> u64 {
         self.joined
     }
 
-    /// Reports and probes of the peer that were more than it may send.
+    /// Returns the number of reports and probes of the peer that exceeded its limit.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Holes and waiting flows looked at: the work that is not in proportion to packets.
+    /// Returns the number of gaps and waiting flows examined: the work that is not proportional to
+    /// packets.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let holes: u64 = self.receivers.iter().map(|receiver| receiver.holes.steps).sum();
         holes + self.resequencer.steps()
     }
 
-    /// Packets held back now.
+    /// Returns the number of buffered packets.
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub fn buffered(&self) -> usize {
         self.resequencer.len()
     }
 
-    /// Gives up the gap that packets have been held for longest, and puts what follows it into
-    /// `out`; false when nothing is held. For a driver that runs out of room.
+    /// Gives up the gap for which packets have been held longest, and adds the packets after it to
+    /// `out`; false if no packet is held. For a driver that runs out of room.
     pub fn relieve(&mut self, now: Instant, out: &mut Vec<T>) -> bool {
         self.resequencer.relieve(now, out)
     }
 
-    /// Whether a packet number is new on its path: asked before the work of decryption.
+    /// Returns whether a packet number is new on its path; asked before decryption.
     #[must_use]
     pub fn accepts(&self, id: PathId, packet_number: u64) -> bool {
         self.receivers
@@ -252,10 +286,10 @@ impl<T> Ingress<T> {
             .any(|receiver| receiver.id == id && receiver.replay.check(packet_number))
     }
 
-    /// Takes in an authentic packet. `body` is what follows its inner header; `udp_len` the bytes
-    /// of UDP payload. For an inner packet, `item` is its handle and what can be delivered goes to
-    /// `out`; a handle that was not taken is given back. Lost packets that it brings back are for
-    /// [`Self::poll_rebuilt`].
+    /// Processes an authentic packet. `body` follows its inner header; `udp_len` is the number of
+    /// bytes of UDP payload. For an inner packet, `item` is its handle. Packets that can be
+    /// delivered are added to `out`; a handle that was not accepted is returned.
+    /// [`Self::poll_rebuilt`] returns lost packets that the packet rebuilds.
     #[must_use = "the item's buffer must be freed if it is given back"]
     pub fn handle_packet(
         &mut self,
@@ -359,14 +393,14 @@ impl<T> Ingress<T> {
         (freshness, Some(item))
     }
 
-    /// A lost packet that parity brought back: to be given a buffer and to
-    /// [`Self::handle_rebuilt`].
+    /// Returns a lost packet that was recovered from parity. The driver gives it a buffer and
+    /// passes it to [`Self::handle_rebuilt`].
     pub fn poll_rebuilt(&mut self) -> Option<Rebuilt> {
         self.fec.poll_rebuilt()
     }
 
-    /// Takes in a rebuilt packet as if it had come, with its header and the handle of its buffer,
-    /// which is given back if it was not taken.
+    /// Processes a recovered packet as if it had arrived, with its header and the handle of its
+    /// buffer, which is returned if the packet was refused.
     #[must_use = "the item's buffer must be freed if it is given back"]
     pub fn handle_rebuilt(&mut self, inner: &Inner, item: T, now: Instant, out: &mut Vec<T>) -> Option<T> {
         let refused = self.order(inner, item, now, out);
@@ -374,21 +408,28 @@ impl<T> Ingress<T> {
         refused
     }
 
-    /// A packet whose pieces have all arrived: to be given a buffer and to [`Self::handle_joined`].
+    /// Returns a packet whose pieces have all arrived; the driver stores it in a buffer and calls
+    /// [`Self::handle_reassembled`].
     pub fn poll_whole(&mut self) -> Option<Whole> {
         self.reassembly.poll_whole()
     }
 
-    /// Takes in a packet that was joined from pieces as if it had arrived whole, with its header
-    /// and the handle of its buffer, which is given back if it was not taken.
+    /// Processes a reassembled packet as if it had arrived whole, with its header and the handle of
+    /// its buffer, which is returned if the packet was refused.
     #[must_use = "the item's buffer must be freed if it is given back"]
-    pub fn handle_joined(&mut self, inner: &Inner, item: T, now: Instant, out: &mut Vec<T>) -> Option<T> {
+    pub fn handle_reassembled(
+        &mut self,
+        inner: &Inner,
+        item: T,
+        now: Instant,
+        out: &mut Vec<T>,
+    ) -> Option<T> {
         self.joined += 1;
         self.order(inner, item, now, out)
     }
 
-    /// Takes in a bundle. Its packets have no order: one that parity has brought back is not taken
-    /// twice.
+    /// Processes a bundle. Its packets have no order. A packet that parity has already rebuilt is
+    /// not accepted twice.
     fn unbundle(&mut self, inner: &Inner, body: &[u8], now: Instant) {
         self.unbundled.clear();
         for (n, packet) in Packets::parse(body).enumerate() {
@@ -405,14 +446,14 @@ impl<T> Ingress<T> {
         }
     }
 
-    /// A packet of the bundle that was handed in last: to be given a buffer and to
-    /// [`Self::handle_unbundled`].
+    /// Returns a packet of the bundle that was processed last; the driver stores it in a buffer and
+    /// calls [`Self::handle_unbundled`].
     pub fn poll_unbundled(&mut self) -> Option<Whole> {
         self.unbundled.pop_front()
     }
 
-    /// Takes in a packet of a bundle as if it had come by itself, with its header and the handle of
-    /// its buffer, which is given back if it was not taken.
+    /// Processes a packet of a bundle as if it had arrived by itself, with its header and the
+    /// handle of its buffer, which is returned if the packet was refused.
     #[must_use = "the item's buffer must be freed if it is given back"]
     pub fn handle_unbundled(&mut self, inner: &Inner, item: T, now: Instant, out: &mut Vec<T>) -> Option<T> {
         self.order(inner, item, now, out)
@@ -434,12 +475,12 @@ impl<T> Ingress<T> {
         self.resequencer.insert(arrived, now, out)
     }
 
-    /// Ends a batch: gives up gaps that no path may fill any more, and makes the reports that are
+    /// Ends a batch: gives up gaps that no path can still fill, and creates the reports that are
     /// due.
     ///
-    /// `heard`: everything that had arrived by then has been handed in. A driver that is behind
-    /// with its sockets must not count the time that packets wait there against the paths, or it
-    /// would give up gaps whose packets it already has.
+    /// `heard`: time up to which all packets that had arrived have been processed. A driver that is
+    /// behind with its sockets must not count the time of packets in them against the paths, or it
+    /// would give up gaps whose packets have already arrived.
     pub fn flush(&mut self, now: Instant, heard: Instant, out: &mut Vec<T>) {
         let heard = heard.min(now);
         self.reassembly.forget(now);
@@ -479,7 +520,7 @@ impl<T> Ingress<T> {
                     .silent_at(receiver.id)
                     .is_some_and(|at| at <= latest);
             if is_silent && receiver.silent_at.is_none() {
-                receiver.holes.mention_again(receiver.received_at - SWALLOWED);
+                receiver.holes.mention_again(receiver.received_at - LOST_REPORTS);
             }
             receiver.silent_at = is_silent.then_some(receiver.last_report + SILENCE_INTERVAL);
             if receiver.report_due().is_some_and(|due| due <= now) {
@@ -496,17 +537,17 @@ impl<T> Ingress<T> {
         }
     }
 
-    /// Ends the session: puts everything held into `out`.
+    /// Ends the session: adds all held packets to `out`.
     pub fn drain(&mut self, now: Instant, out: &mut Vec<T>) {
         self.resequencer.drain(now, out);
     }
 
-    /// Something for the sending half.
+    /// Returns the next output for the sending half.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Self::flush`] is to be called, if no batch comes before.
+    /// Returns when to call [`Self::flush`] if no batch arrives before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |receiver: &Receiver| [receiver.report_due(), receiver.overtaken_at];
@@ -517,14 +558,14 @@ impl<T> Ingress<T> {
     }
 }
 
-/// A packet whose tag was right.
+/// A packet whose authentication succeeded.
 #[derive(Clone, Copy, Debug)]
 pub struct Authentic<'a, T> {
-    /// Its outer header.
+    /// Outer header.
     pub outer: Outer,
-    /// Its inner header.
+    /// Inner header.
     pub inner: Inner,
-    /// What follows the inner header.
+    /// Bytes after the inner header.
     pub body: &'a [u8],
     /// Bytes of its UDP payload.
     pub udp_len: usize,

@@ -1,7 +1,8 @@
-//! The sans-IO machines: flows, schedulers, paths, resequencer, session.
+//! Sans-IO machines: flows, schedulers, paths, resequencer, session.
 //!
-//! Level 1 of the house: no clock, socket, thread, runtime or OS randomness. Every machine is
-//! driven by `handle_*(input, now)` and drained by `poll_*`.
+//! This is a crate of level 1 (ARCHITECTURE.md): it uses no clock, socket, thread, runtime or
+//! random numbers of the operating system. Every machine receives inputs by `handle_*(input, now)`
+//! and returns outputs by `poll_*`.
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;

@@ -1,17 +1,18 @@
-//! A rate that a whole session is held to, whatever its paths carry.
+//! Rate limit of a whole session, independent of its paths.
 //!
-//! A hub holds its clients to caps. Where a session sends, its packets wait in the queues of their
-//! flows ([`crate::egress`]), and [`Limit`] says how many may go. Where a session receives, they
-//! wait in a [`Gate`] before they are delivered: a client that keeps to its cap by itself has
-//! nothing there, and one that does not fills it and loses the rest.
+//! A hub enforces caps of its clients. In the sending direction, packets wait in the queues of
+//! their flows ([`crate::egress`]), and [`Limit`] returns how many bytes may be sent. In the
+//! receiving direction, packets wait in a [`Gate`] before they are delivered. The gate of a client
+//! that obeys its cap stays empty; the gate of another client fills, and excess packets are
+//! dropped.
 //!
 //! ```text
 //!   session sends:     flows ----> Limit ----> schedulers, paths
 //!   session receives:  paths, resequencer ----> Gate ----> delivered
 //! ```
 //!
-//! Both pace as a path does ([`Pacer`]): over any time pass the rate and [`CATCH_UP`] of it.
-//! A rate of zero shuts: nothing passes. Units: bytes of UDP payload.
+//! Both pace like a path ([`Pacer`]): over any time, the rate and [`CATCH_UP`] of it pass. With a
+//! rate of zero no bytes pass. Units: bytes of UDP payload.
 
 use std::collections::VecDeque;
 
@@ -28,7 +29,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit of that rate; zero shuts.
+    /// Creates a limit of this rate; zero blocks all packets.
     #[must_use]
     pub fn new(rate: Rate) -> Self {
         Self {
@@ -43,7 +44,7 @@ impl Limit {
         self.rate
     }
 
-    /// Whether nothing passes at all.
+    /// Returns whether the limit blocks all packets.
     #[must_use]
     pub fn is_shut(&self) -> bool {
         self.rate == Rate::ZERO
@@ -58,7 +59,7 @@ impl Limit {
         self.pacer.credit(Some(self.rate), packet, now)
     }
 
-    /// When a packet of `packet` bytes may pass.
+    /// Returns when a packet of `packet` bytes may pass.
     #[must_use]
     pub fn ready_at(&self, packet: u64) -> Instant {
         if self.is_shut() {
@@ -67,7 +68,7 @@ impl Limit {
         self.pacer.ready_at(Some(self.rate), packet)
     }
 
-    /// Takes note of `bytes` that passed.
+    /// Records `bytes` that have passed.
     pub fn on_sent(&mut self, bytes: u64, now: Instant) {
         if !self.is_shut() {
             self.pacer.on_sent(Some(self.rate), bytes, now);
@@ -75,7 +76,8 @@ impl Limit {
     }
 }
 
-/// Holds the packets that a session has received to a rate: `T` names a packet of the driver.
+/// Limits the rate of the packets that a session has received; `T` is the driver's handle of a
+/// packet.
 ///
 /// Steady state: first in, first out; at most [`QUEUE_TIME`] at the rate waits, and the newest
 /// packet is dropped beyond that. Cost: O(1) a packet; no allocation once the queue has grown.
@@ -88,7 +90,7 @@ pub struct Gate<T> {
 }
 
 impl<T> Gate<T> {
-    /// A gate for that rate; zero shuts.
+    /// Creates a gate with this rate; zero blocks all packets.
     #[must_use]
     pub fn new(rate: Rate) -> Self {
         Self {
@@ -99,18 +101,18 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Changes the rate; what waits stays.
+    /// Changes the rate; waiting packets remain in the queue.
     pub fn set_rate(&mut self, rate: Rate) {
         if rate != self.limit.rate() {
             self.limit = Limit::new(rate);
         }
     }
 
-    /// Takes in a packet of `len` bytes; gives it back when it is to be dropped.
+    /// Queues a packet of `len` bytes; returns it if it must be dropped.
     pub fn handle_packet(&mut self, packet: T, len: u64) -> Option<T> {
         let most = self.limit.rate().bytes_in(QUEUE_TIME).0;
         let most = most.clamp(SHORTEST_QUEUE, LONGEST_QUEUE);
-        let is_full = self.bytes + len > most || self.queue.len() >= MOST_PACKETS;
+        let is_full = self.bytes + len > most || self.queue.len() >= MAX_PACKETS;
         if self.limit.is_shut() || is_full {
             self.dropped += 1;
             return Some(packet);
@@ -132,42 +134,47 @@ impl<T> Gate<T> {
         Some(packet)
     }
 
-    /// When [`poll_packet`](Self::poll_packet) has something; far away when nothing waits.
+    /// Returns when [`poll_packet`](Self::poll_packet) has an output; far in the future if no
+    /// packet waits.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         let next = self.queue.front();
         next.map_or(Instant::FAR_FUTURE, |(_, len)| self.limit.ready_at(*len))
     }
 
-    /// Lets everything go that waits, whatever the rate: the gate is taken away.
+    /// Releases all waiting packets regardless of the rate, because the limit is removed.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         self.bytes = 0;
         self.queue.drain(..).map(|(packet, _)| packet)
     }
 
-    /// The limit, for what passes beside the queue: bytes of streams.
+    /// Returns the limit, for bytes of streams, which bypass the queue.
     pub fn limit_mut(&mut self) -> &mut Limit {
         &mut self.limit
     }
 
-    /// Packets that were given back.
+    /// Returns the number of packets that were refused.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 }
 
-/// How much lateness of the driver is made up for: a thread of a busy machine waits so long for its
-/// turn. A link behind a limit carries more, so this makes no queue.
+/// Lateness of the driver that is compensated: the longest wait of a thread for its turn on a busy
+/// machine. A link behind a limit has a higher rate, so this builds no queue. Source: our choice;
+/// less loses a part of the limit on a machine that is late, more sends a longer burst after it.
 pub const CATCH_UP: Duration = Duration::from_millis(25);
-/// What may wait, at the rate: what gathers until a path that has fallen silent counts as suspect,
-/// and comes at once when it is back.
+/// Queue limit in time, at the rate: what accumulates while a path does not respond, and arrives as
+/// a burst on its return. Source: `SUSPECT_FOR` in `core/proto/src/path/mod.rs`, after which the
+/// path counts as dead.
 pub const QUEUE_TIME: Duration = Duration::from_millis(400);
-/// Whatever the rate: the packets of one large one fit.
+/// Minimum queue limit: the segments of one large packet. Source: the total length of an IPv4
+/// packet has 16 bits (RFC 791 section 3.1), which is 44.5 full packets.
 const SHORTEST_QUEUE: u64 = 44 * FULL_PACKET;
-/// Memory that a session can take, and the same for packets that are small.
+/// Maximum queue limit. Source: a bound on the memory of a session, 4 MiB, and for small packets
+/// 4,096 of them.
 const LONGEST_QUEUE: u64 = 4 << 20;
-const MOST_PACKETS: usize = 4_096;
+const MAX_PACKETS: usize = 4_096;
 
 #[cfg(test)]
 mod tests;

@@ -1,24 +1,25 @@
-//! The replay window: every packet number of a path is accepted once.
+//! Replay window: every packet number of a path is accepted once.
 //!
-//! A window starts small, inside the struct, and takes its bitmap when the 65th packet number
-//! comes; a path that only exchanges a probe now and then costs a few bytes. In its steady state it
-//! slides: the highest packet number accepted is its upper edge, and what lies [`WINDOW`] or more
-//! below is refused. It fails closed: what it cannot tell, it refuses.
+//! A window is small at first, inside the struct, and allocates its bitmap for the 65th packet
+//! number; so a path with few probes costs a few bytes. In its steady state it slides: the highest
+//! accepted packet number is its upper edge, and numbers [`WINDOW`] or more below it are rejected.
+//! It fails closed: packet numbers that it cannot decide about are rejected.
 //!
 //! ```text
 //!            refused             |       the bitmap decides        |  accepted: the window slides
 //!   0 ---------------------- floor ------------------------- highest --------------------> packet number
 //! ```
 
-/// How far below the highest packet number a packet may arrive.
+/// Distance below the highest packet number within which a packet is accepted.
 ///
 /// 16,320 packets of 1400 bytes are 180 ms at 1 Gbit/s: more than a path reorders. The bitmap has
 /// one word more, so that sliding clears whole words (RFC 6479 section 2).
 pub const WINDOW: u64 = ((WORDS - 1) * 64) as u64;
 
+/// Number of words of the bitmap: 255 for [`WINDOW`] and one more (RFC 6479 section 2).
 const WORDS: usize = 256;
 
-/// Which packet numbers of one path and epoch have been accepted.
+/// Accepted packet numbers of one path and epoch.
 ///
 /// Call [`check`](Self::check) before decryption, to refuse cheaply, and [`accept`](Self::accept)
 /// after, when the packet is known to be authentic: a forged packet number must not move the
@@ -29,7 +30,7 @@ const WORDS: usize = 256;
 /// O(words skipped) when the packet number jumps; 32 bytes, and 2 KiB once in use.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayWindow {
-    /// One past the highest packet number accepted; 0 when nothing was.
+    /// Successor of the highest accepted packet number; 0 before the first.
     next: u64,
     /// Packet numbers below are refused.
     floor: u64,
@@ -39,13 +40,13 @@ pub struct ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// A window that has accepted nothing.
+    /// Creates a window without accepted packet numbers.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether a packet with this packet number may be new.
+    /// Returns whether a packet with this packet number may be new.
     #[must_use]
     pub fn check(&self, packet_number: u64) -> bool {
         packet_number >= self.lowest() && (packet_number >= self.next || !self.is_marked(packet_number))
@@ -61,7 +62,7 @@ impl ReplayWindow {
             self.grow();
         }
         self.slide(packet_number);
-        let (word, bit) = place(packet_number);
+        let (word, bit) = index(packet_number);
         match &mut self.words {
             Some(words) => words[word] |= bit,
             None => self.first |= 1 << (packet_number - self.floor),
@@ -69,8 +70,8 @@ impl ReplayWindow {
         true
     }
 
-    /// What was accepted, for a successor: the lowest packet number that is not refused in any
-    /// case, and from there on the runs of accepted ones, each a first packet number and a count.
+    /// Returns the state for a successor: the lowest packet number that may still be accepted, and
+    /// from there on the runs of accepted ones, each a first packet number and a count.
     #[must_use]
     pub fn checkpoint(&self) -> (u64, Vec<(u64, u64)>) {
         let lowest = self.lowest();
@@ -84,8 +85,8 @@ impl ReplayWindow {
         (lowest, runs)
     }
 
-    /// A window that refuses what the one of [`checkpoint`](Self::checkpoint) refused; `None` if
-    /// the runs are not ascending, or more than a window holds.
+    /// Creates a window with the state of [`checkpoint`](Self::checkpoint); `None` if the runs are
+    /// not ascending, or exceed the window.
     #[must_use]
     pub fn restore(floor: u64, runs: &[(u64, u64)]) -> Option<Self> {
         let mut window = Self {
@@ -116,7 +117,7 @@ impl ReplayWindow {
     }
 
     fn is_marked(&self, packet_number: u64) -> bool {
-        let (word, bit) = place(packet_number);
+        let (word, bit) = index(packet_number);
         match &self.words {
             Some(words) => words[word] & bit != 0,
             None => self.first & (1 << (packet_number - self.floor)) != 0,
@@ -126,13 +127,13 @@ impl ReplayWindow {
     fn grow(&mut self) {
         let mut words = Box::new([0; WORDS]);
         for packet_number in (self.floor..self.next).filter(|&c| self.is_marked(c)) {
-            let (word, bit) = place(packet_number);
+            let (word, bit) = index(packet_number);
             words[word] |= bit;
         }
         self.words = Some(words);
     }
 
-    /// Makes `packet number` the upper edge, when it lies above: the words in between are emptied.
+    /// Makes `packet number` the upper edge, if it is above: the words in between are cleared.
     fn slide(&mut self, packet_number: u64) {
         if packet_number < self.next {
             return;
@@ -150,7 +151,7 @@ impl ReplayWindow {
     }
 }
 
-fn place(packet_number: u64) -> (usize, u64) {
+fn index(packet_number: u64) -> (usize, u64) {
     (
         (packet_number / 64 % WORDS as u64) as usize,
         1 << (packet_number % 64),
@@ -189,8 +190,8 @@ mod tests {
         assert!(!window.check(20_000 - 16_320));
     }
 
-    /// One word of the bitmap is never part of the window, or sliding into it would forget what it
-    /// says.
+    /// One word of the bitmap is never part of the window; otherwise sliding into it would discard
+    /// its bits.
     #[test]
     fn what_was_seen_is_refused_while_the_window_slides_over_its_word() {
         let words = WORDS as u64;

@@ -1,4 +1,4 @@
-//! A time that is measured again and again.
+//! Smoothed mean and deviation of a repeatedly measured time.
 
 use hawser_units::Duration;
 
@@ -12,7 +12,7 @@ pub(crate) struct Smoothed {
 }
 
 impl Smoothed {
-    /// What is known after a sample; the first one deviates by half of itself.
+    /// Returns the estimate after a sample; the first sample's deviation is half of its value.
     pub(crate) fn after(known: Option<Self>, sample: Duration) -> Self {
         let Some(Self { mean, deviation }) = known else {
             return Self {

@@ -145,14 +145,18 @@ fn constants(path: &Path) -> Vec<Constant> {
 
 fn table() -> String {
     let all: Vec<Constant> = sources().iter().flat_map(|path| constants(path)).collect();
-    let with = all
+    let origins: Vec<_> = all.iter().map(Constant::origin).collect();
+    let chosen = origins
         .iter()
-        .filter(|constant| !constant.origin().is_empty())
+        .filter(|origin| origin.starts_with("our choice"))
         .count();
+    let without = origins.iter().filter(|origin| origin.is_empty()).count();
     let mut table = format!(
-        "{} constants, {with} of them with the document or the sweep that their value comes from.\n\n\
+        "{} constants: {} with the document, the sweep or the calculation that their value comes\n\
+         from, {chosen} that we chose for a reason, {without} without either.\n\n\
          | file | constant | value | what | from |\n|---|---|---|---|---|\n",
-        all.len()
+        all.len(),
+        all.len() - chosen - without
     );
     for constant in &all {
         // Writing to a string cannot fail.

@@ -1,5 +1,5 @@
-//! Random operations on an egress: every buffer comes back once, no unproven address gets more than
-//! its budget, nothing spins.
+//! Random operations on an egress: every buffer is returned once, no unvalidated address gets more
+//! than its budget, and no call loops forever.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -119,7 +119,7 @@ fn declaration((flow, tcp, bps, burst, ms): (u16, bool, u32, u32, u64)) -> Decla
     }
 }
 
-/// Three of the flows carry one layer each.
+/// Returns an egress in which three of the flows carry one layer each.
 fn layered(mut egress: Egress<usize>) -> Egress<usize> {
     let rule = |layer: u8| Rule {
         pattern: Pattern {
@@ -139,7 +139,7 @@ struct Driver {
     lent: BTreeMap<usize, Vec<u8>>,
     tokens: BTreeMap<u16, Vec<u64>>,
     sent: BTreeMap<u16, (u64, u64)>,
-    /// By path: bytes heard from and sent to an address that is not proven.
+    /// By path: bytes received from and sent to an unvalidated address.
     unproven: BTreeMap<u16, (u64, u64)>,
     /// Sequence numbers by flow slot and path: a place in a flow is sent once on each path at most.
     places: BTreeSet<(u16, bool, u32, u16)>,
@@ -295,7 +295,8 @@ impl Driver {
         );
     }
 
-    /// What the daemon does after each change. Returns whether anything was sent or changed.
+    /// Executes the daemon's actions after each change. Returns whether anything was sent or
+    /// changed.
     fn service(&mut self) -> bool {
         let now = self.now;
         self.egress.handle_timeout(now);
@@ -435,8 +436,8 @@ proptest! {
         let backlog = driver.egress.flows().backlog();
         prop_assert!(backlog == 0 || !driver.lent.is_empty(), "{backlog} bytes in {:?}", driver.lent);
         if backlog == 0 {
-            // What was sent is kept for a second at most, and for three more while what a silent
-            // path swallowed goes over others.
+            // Sent packets are stored for at most 1 s, and for 3 s more while packets lost on a
+            // silent path are retransmitted over others.
             driver.apply(Op::Wait(4_100_000_000));
             driver.settle();
             prop_assert!(driver.lent.is_empty(), "{:?} are kept for ever", driver.lent);

@@ -1,4 +1,4 @@
-//! Piconet's equations and its round robin against values worked out by other means.
+//! Compares Piconet's equations and its round robin with independently computed values.
 
 use hawser_proto::pool::choice::{self, Estimate, Preference, Reading};
 use hawser_proto::scheduler::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin};

@@ -1,19 +1,20 @@
-//! Which networks take the flows that begin now: rules in their order, and shares where several
-//! networks may take them.
+//! Assignment of new flows to networks: rules in order, and shares where several networks may take
+//! them.
 //!
-//! The kernel assigns (it sees every first packet); this decides what it is told. It starts with
-//! rules and without networks. Networks come, go and are measured; after each change the decisions
-//! are what the rules make of it. A rule names networks in order of preference (the first that is
-//! there, by [`Policy`], which holds on to a choice that flickers) or shares flows out among them
-//! by a [`Measure`]. Behind all rules stands the default.
+//! The kernel assigns, because it sees every first packet; this machine computes its table. It
+//! starts with rules and without networks. After each change of the networks or their measurements
+//! it evaluates the rules again. A rule names networks in order of preference (the first present
+//! one, by [`Policy`], which delays changes) or shares flows among them by a [`Measure`]. The
+//! default rule is the last.
 //!
 //! ```text
 //!   networks, measurements --> rules (Policy | shares) --> decisions --> event, if one of them is another than before
 //! ```
 //!
 //! Source: Juggler section 3.1 (a flow stays where its first packet went), Flow switch section 3.3
-//! (rules). Deviates: Juggler gives a new flow to the network on which the radio is at that moment;
-//! turns in proportion to what networks carry do the same for one radio and better for several.
+//! (rules). Deviates: Juggler gives a new flow to the network that the radio is tuned to at that
+//! moment; turns in proportion to the networks' rates have the same effect for one radio and a
+//! better one for several.
 
 pub mod balance;
 
@@ -25,68 +26,68 @@ use hawser_wire::data::Class;
 use crate::policy::conditions::{Conditions, Facts, NetworkFacts};
 use crate::policy::{Kind, Policy, Rule, Selector};
 
-/// What is known of a network.
+/// Properties of a network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
-    /// What it is.
+    /// Kind of the network.
     pub kind: Kind,
-    /// Whether it carries IPv4 and IPv6.
+    /// Support of IPv4 and IPv6.
     pub carries: [bool; 2],
-    /// A share set by hand, in place of the capacity.
+    /// Configured share, instead of the capacity.
     pub weight: Option<u32>,
-    /// What it can carry, set or measured.
+    /// Capacity, configured or measured.
     pub capacity: Option<Rate>,
-    /// The round trip to its gateway.
+    /// Round-trip time to the network's gateway.
     pub round_trip: Option<Duration>,
-    /// What conditions ask of it.
+    /// Facts that conditions use.
     pub facts: NetworkFacts,
 }
 
-/// How flows are shared out.
+/// Measure by which flows are shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measure {
-    /// Every network the same.
+    /// Equal shares.
     Even,
-    /// In proportion to weights, or to capacities where no weight is set.
+    /// Shares in proportion to weights, or to capacities if no weight is set.
     #[default]
     Capacity,
-    /// On the network of the shortest round trip, and those that are nearly as good.
+    /// The network with the shortest round trip, and those within a quarter of it.
     RoundTrip,
-    /// On the cheapest networks.
+    /// The networks with the lowest cost.
     Cost,
 }
 
-/// What a rule does with the flows that it is for.
+/// Action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// To the first of these that is there.
+pub enum RuleAction {
+    /// First present network of these.
     Prefer(Vec<Selector>),
-    /// Shared out among these (all when empty).
+    /// Shares among these networks (all when empty).
     Spread(Vec<Selector>, Measure),
 }
 
-/// One rule.
+/// Condition and action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
-    /// When it is for any flow at all, and which networks it may choose.
+    /// Conditions of the rule for any flow, and for the networks that it may choose.
     pub when: Conditions,
-    /// What it does.
-    pub way: Way,
-    /// Refuses the flow when none of its networks is there, where otherwise later rules apply.
+    /// Action of the rule.
+    pub way: RuleAction,
+    /// Refuses the flow if none of its networks is present; otherwise later rules apply.
     pub strict: bool,
 }
 
-/// What is to be done with the flows of one rule.
+/// Assignment of the flows of one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Whose turn it is, flow after flow and then from the start; for IPv4 and IPv6. Empty: not for
-    /// this rule to say.
+    /// Networks that take one flow each in turn, repeated; for IPv4 and IPv6. Empty: a later rule
+    /// decides.
     pub turns: [Vec<NetworkId>; 2],
-    /// Flows without a network are refused.
+    /// Set if flows without a network are refused.
     pub strict: bool,
 }
 
-/// The rules and what follows from them.
+/// Evaluates the rules and holds their decisions.
 ///
 /// Cost: O(rules x networks) a change.
 #[derive(Debug)]
@@ -94,14 +95,14 @@ pub struct Assignment {
     networks: BTreeMap<NetworkId, Network>,
     facts: Facts,
     wishes: Vec<Wish>,
-    /// For each wish and family: who is preferred, with a hold.
+    /// Preferred network for each rule and family, with a hold time.
     policies: Vec<[Policy; 2]>,
     decisions: Vec<Decision>,
     is_changed: bool,
 }
 
 impl Assignment {
-    /// With these rules; the last one stands for all flows that no other is for.
+    /// Creates an assignment from `rules`; the last one applies to all flows without another rule.
     #[must_use]
     pub fn new(wishes: Vec<Wish>) -> Self {
         let policies = wishes.iter().map(|wish| [policy(wish), policy(wish)]).collect();
@@ -115,19 +116,19 @@ impl Assignment {
         }
     }
 
-    /// The networks that may take new flows.
+    /// Returns the networks that may take new flows.
     #[must_use]
     pub fn networks(&self) -> &BTreeMap<NetworkId, Network> {
         &self.networks
     }
 
-    /// What is to be done, rule by rule.
+    /// Returns the assignment of each rule.
     #[must_use]
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }
 
-    /// These networks may take new flows, and no others.
+    /// Sets the networks that may take new flows.
     pub fn handle_networks(&mut self, networks: BTreeMap<NetworkId, Network>, now: Instant) {
         for (wish, policies) in self.wishes.iter().zip(&mut self.policies) {
             for (family, policy) in policies.iter_mut().enumerate() {
@@ -140,7 +141,7 @@ impl Assignment {
         self.decide();
     }
 
-    /// This is known of the device; what changes counts at once.
+    /// Sets the facts about the device; changes apply at once.
     pub fn handle_facts(&mut self, facts: Facts) {
         if self.facts != facts {
             self.facts = facts;
@@ -148,12 +149,12 @@ impl Assignment {
         }
     }
 
-    /// Which rules are for any flow at all at this moment.
+    /// Returns for each rule whether its conditions hold now.
     pub fn holding(&self) -> impl Iterator<Item = bool> {
         self.wishes.iter().map(|wish| wish.when.hold(&self.facts))
     }
 
-    /// Lets time pass.
+    /// Applies preferred networks whose hold time has passed at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         for policy in self.policies.iter_mut().flatten() {
             policy.handle_timeout(now);
@@ -161,7 +162,7 @@ impl Assignment {
         self.decide();
     }
 
-    /// When [`Self::handle_timeout`] has something to do.
+    /// Returns when [`Self::handle_timeout`] has an effect.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.policies
@@ -171,7 +172,7 @@ impl Assignment {
             .min()
     }
 
-    /// Whether the decisions are others than when this was last asked.
+    /// Returns whether the decisions have changed since the last call.
     pub fn poll_event(&mut self) -> bool {
         std::mem::take(&mut self.is_changed)
     }
@@ -199,11 +200,11 @@ impl Assignment {
     fn turns(&self, index: usize, family: usize) -> Vec<NetworkId> {
         let wish = &self.wishes[index];
         let (among, measure) = match &wish.way {
-            Way::Prefer(_) => {
+            RuleAction::Prefer(_) => {
                 let preferred = self.policies[index][family].network(Class::Bulk);
                 return preferred.into_iter().collect();
             }
-            Way::Spread(among, measure) => (among, *measure),
+            RuleAction::Spread(among, measure) => (among, *measure),
         };
         let fits = |id: NetworkId, network: &Network| {
             among.is_empty() || among.iter().any(|selector| selects(*selector, id, network.kind))
@@ -221,8 +222,8 @@ impl Assignment {
 
 fn policy(wish: &Wish) -> Policy {
     let prefer = match &wish.way {
-        Way::Prefer(selectors) => selectors.clone(),
-        Way::Spread(..) => Vec::new(),
+        RuleAction::Prefer(selectors) => selectors.clone(),
+        RuleAction::Spread(..) => Vec::new(),
     };
     let rule = Rule {
         when: Vec::new(),
@@ -240,7 +241,7 @@ fn selects(selector: Selector, id: NetworkId, kind: Kind) -> bool {
     }
 }
 
-/// What each candidate is worth by the measure; nothing for those that are out.
+/// Returns the weight of each candidate by the measure, without the excluded candidates.
 fn weights(candidates: &[(NetworkId, &Network)], measure: Measure) -> Vec<(NetworkId, u64)> {
     let even = |keep: &dyn Fn(&Network) -> bool| {
         let kept = candidates.iter().filter(|(_, network)| keep(network));
@@ -251,7 +252,7 @@ fn weights(candidates: &[(NetworkId, &Network)], measure: Measure) -> Vec<(Netwo
         Measure::Capacity => by_capacity(candidates),
         Measure::RoundTrip => {
             let best = candidates.iter().filter_map(|(_, n)| n.round_trip).min();
-            // Within a quarter the queues of the moment decide, and nobody knows these.
+            // Differences within a quarter depend on queues at the moment, which are unknown.
             even(&|network| {
                 best.is_none_or(|best| network.round_trip.is_some_and(|trip| trip <= best * 5 / 4))
             })
@@ -263,8 +264,8 @@ fn weights(candidates: &[(NetworkId, &Network)], measure: Measure) -> Vec<(Netwo
     }
 }
 
-/// A weight set by hand counts as it is; a network of which nothing is known counts as the mean of
-/// the others.
+/// Returns the configured weights, with 1 for networks without one; if no network has a weight, the
+/// capacities, with the mean for unknown ones.
 fn by_capacity(candidates: &[(NetworkId, &Network)]) -> Vec<(NetworkId, u64)> {
     if candidates.iter().any(|(_, network)| network.weight.is_some()) {
         let weight = |network: &Network| u64::from(network.weight.unwrap_or(1));
@@ -277,18 +278,18 @@ fn by_capacity(candidates: &[(NetworkId, &Network)]) -> Vec<(NetworkId, u64)> {
     candidates.iter().map(|(id, n)| (*id, worth(n))).collect()
 }
 
-/// The order in which networks take flows: in proportion to their weights, evenly mixed, none left
-/// out that has a weight.
+/// Returns the order in which networks take flows: in proportion to their weights, evenly mixed,
+/// with at least one turn for each positive weight.
 ///
-/// A weight is followed in steps of the square root of two, so that a rate that flickers does not
-/// change the order. Source: smooth weighted round robin, as nginx has it: each turn goes to whom
-/// most is owed.
+/// Weights are rounded to steps of the square root of two, so that small changes of a rate keep the
+/// order. Source: smooth weighted round robin of nginx: each turn goes to the network with the most
+/// credit.
 #[must_use]
 pub fn turns(weights: &[(NetworkId, u64)]) -> Vec<NetworkId> {
     let most = weights.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
     let step = |weight: u64| {
         let halvings = (2.0 * (most as f64 / weight as f64).log2()).round() / 2.0;
-        (f64::from(MOST_TURNS) * (-halvings).exp2()).round().max(1.0) as i64
+        (f64::from(MAX_TURNS) * (-halvings).exp2()).round().max(1.0) as i64
     };
     let mut owed: Vec<_> = weights
         .iter()
@@ -304,7 +305,7 @@ pub fn turns(weights: &[(NetworkId, u64)]) -> Vec<NetworkId> {
     (0..total)
         .filter_map(|_| {
             owed.iter_mut().for_each(|(_, share, credit)| *credit += *share);
-            // The first of equals, so that the order is that of the ids.
+            // Equal credits: the lowest id first.
             let next = owed.iter_mut().rev().max_by_key(|(_, _, credit)| *credit)?;
             next.2 -= total;
             Some(next.0)
@@ -316,11 +317,14 @@ fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// How long a better network must be there before new flows go back to it: longer than an access
-/// point takes to restart a station.
+/// Time for which a better network must be present before new flows return to it: longer than an
+/// access point takes to restart a station. Source: our choice; a shorter one moves new flows to a
+/// network that fails again, with a longer one they use the second-best network for as long.
 const HOLD: Duration = Duration::from_secs(2);
-/// Turns of the largest network: ratios up to 32 are kept.
-const MOST_TURNS: u32 = 32;
+/// Maximum number of turns of the largest network, so that ratios up to 32 are kept. Source: our
+/// choice; a network that is slower than a thirty-second part gets as many flows as one of that
+/// part, and more turns only allow a longer run of flows on one network.
+const MAX_TURNS: u32 = 32;
 
 #[cfg(test)]
 mod tests;

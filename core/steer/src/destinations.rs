@@ -1,37 +1,37 @@
-//! By which way a destination is reached sooner: through the hub in use, through another one of its
-//! fleet, or past them over one of the networks.
+//! Choice of the fastest route to a destination: through the hub in use, through another hub of its
+//! fleet, or directly over one of the networks.
 //!
-//! It starts with every destination through the hub in use, until a transfer was seen. The driver
-//! shows it the flows whose way is left open, tries a connection over each way when it asks for
-//! that, and is told by [`Destinations::poll_event`] which way a destination's next flows should
-//! take. A flow that has begun stays where it is.
+//! It starts with every destination through the hub in use, until a transfer was observed. The
+//! driver reports the flows whose route is not fixed by a rule, opens a connection over each route
+//! on request, and receives from [`Destinations::poll_event`] the route of a destination's next
+//! flows. A flow that has begun stays on its route.
 //!
-//! What is expected of a way is the time that the destination's next transfer would take:
+//! A route is judged by the expected duration of the destination's next transfer:
 //!
 //! ```text
 //!   T = connect * (2 + log2(1 + size / 10 segments)) + size / rate
 //! ```
 //!
-//! `connect` is the time from a SYN to its answer, the least of the first three, then smoothed;
-//! `size` what this destination's transfers have, smoothed. Two round trips are connection and
-//! request, the logarithm is slow start (RFC 6928: ten segments, then twice as many in each round
-//! trip). `rate` is what transfers over this way reached, their stalls counted in; the logarithm
-//! falls away then, because what was measured has slow start in it. Another way is taken when it
-//! would take 5 % and 5 ms less.
+//! `connect` is the time from a SYN to its answer: the minimum of the first three, then smoothed.
+//! `size` is the smoothed size of this destination's transfers. Two round trips are connection and
+//! request; the logarithm is slow start (RFC 6928: ten segments, doubled in each round trip).
+//! `rate` is the rate of earlier transfers over this route, stalls included. With a known rate the
+//! logarithm is omitted, because the measured rate includes slow start. The route changes if
+//! another one is faster by 5 % and 5 ms.
 //!
-//! A way that has carried nothing yet is believed to carry any rate, so it is tried; but only where
-//! the transfer would not take three times as long, and a second, should the way carry no more than
-//! it has been seen to have left.
+//! A route without a completed transfer is assumed to have an infinite rate, so that it is tried.
+//! It is tried only if the transfer would take at most three times the present duration plus 1 s at
+//! the route's observed spare capacity.
 //!
-//! A transfer is what comes without a pause: bytes that come again without a packet of payload
-//! before them end a stall, and not a pause. A way that does not answer is left alone for a minute,
-//! then for two, up to an hour.
+//! A transfer is a run of bytes without a pause. Bytes that continue after a pause without a
+//! request (a sent packet with payload) end a stall, and belong to the same transfer. A route that
+//! does not answer is not used for one minute, then for two, up to an hour.
 //!
-//! Limitations: what an application asks for slowly looks like a slow way, until the other way is
-//! as slow; transfers shorter than some 0.3 s tell no rate; stalls of what is sent are not counted.
-//! Addresses behind which there are many servers are one destination.
+//! Limitations: a route appears slow when the application requests data slowly, until the other
+//! route is as slow; transfers shorter than about 0.3 s give no rate; stalls of sent data are not
+//! counted. An address of several servers is one destination.
 
-mod further;
+mod secondary;
 mod transfer;
 
 #[cfg(test)]
@@ -42,91 +42,91 @@ use std::net::{IpAddr, SocketAddr};
 
 use hawser_units::{Duration, Instant, NetworkId, Rate};
 
-use further::Further;
+use secondary::SecondaryChoice;
 use transfer::Transfers;
 
-/// What a way may carry.
+/// Properties of a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct WayFacts {
-    /// IPv4 and IPv6.
+pub struct RouteFacts {
+    /// Support of IPv4 and IPv6.
     pub carries: [bool; 2],
-    /// What it has been seen to carry, or is set to.
+    /// Capacity, observed or configured.
     pub capacity: Option<Rate>,
-    /// What it carries now.
+    /// Present throughput.
     pub used: Rate,
 }
 
-/// What has been counted of a flow since it began.
+/// Counters of a flow since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Packets.
     pub packets: u64,
-    /// Bytes, with the headers of IP.
+    /// Bytes, IP headers included.
     pub bytes: u64,
 }
 
-/// A flow that a rule leaves to this machine.
+/// Flow whose route no rule fixes.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// What tells it from all others to the same destination.
+    /// Key that is unique among the flows to the destination.
     pub key: u64,
     /// The destination.
     pub to: SocketAddr,
-    /// The way that it took.
+    /// Route that the flow took.
     pub way: NetworkId,
-    /// To the destination, and from it.
+    /// Counters to the destination, and from it.
     pub counted: [Counted; 2],
-    /// Whether silence means that the way leads nowhere: so for TCP.
+    /// Set if missing answers mean that the route does not reach the destination, as for TCP.
     pub expects_answer: bool,
 }
 
-/// The driver shall open a TCP connection, and tell [`Destinations::handle_connect`] how long that
-/// took.
+/// Request to the driver: open a TCP connection and report the duration to
+/// [`Destinations::handle_connect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Whom to connect to.
+    /// Address and port to connect to.
     pub to: SocketAddr,
-    /// By which way.
+    /// Network of the probe.
     pub way: NetworkId,
 }
 
-/// The way of a destination's next flows.
+/// Change of the route of a destination's next flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The destination.
     pub address: IpAddr,
-    /// The way that they take past the hub in use; `None`: through it.
+    /// Route that bypasses the hub in use; `None`: through the hub.
     pub past: Option<NetworkId>,
-    /// The same before.
+    /// Previous value of `past`.
     pub before: Option<NetworkId>,
 }
 
-/// What is known of one way to a destination.
+/// Properties of one route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Known {
-    /// The way.
+    /// Route.
     pub way: NetworkId,
-    /// How long a connection takes.
+    /// Duration of a connection's handshake.
     pub connect: Option<Duration>,
-    /// What transfers reach.
+    /// Rate of transfers.
     pub rate: Option<Rate>,
-    /// How long the next transfer would take; `None` while the way does not answer.
+    /// Expected duration of the next transfer; `None` while the route does not answer.
     pub expected: Option<Duration>,
 }
 
-/// All destinations.
+/// State of all destinations.
 ///
-/// Cost: O(flows) a look; at most [`MOST`] destinations, [`MOST_FLOWS`] flows of each.
+/// Cost: O(flows) a sample; at most [`MAX`] destinations, [`MAX_FLOWS`] flows of each.
 #[derive(Debug)]
 pub struct Destinations {
     hub: NetworkId,
-    ways: BTreeMap<NetworkId, WayFacts>,
+    ways: BTreeMap<NetworkId, RouteFacts>,
     all: BTreeMap<IpAddr, Destination>,
     changes: VecDeque<Change>,
-    /// Probes that may begin in this second, and when it began.
+    /// Probes that may still begin in this second, and the begin of that second.
     allowed: (u32, Instant),
-    further: Further,
-    /// Destinations that have just had something to carry, and when one had last.
+    further: SecondaryChoice,
+    /// Number of destinations with a recent transfer, and the time of the last one.
     busy: usize,
     last_busy: Option<Instant>,
 }
@@ -135,28 +135,28 @@ pub struct Destinations {
 struct Destination {
     port: u16,
     past: Option<NetworkId>,
-    /// When its latest flow began.
+    /// Begin of the latest flow.
     wanted: Instant,
     transfers: Transfers,
     /// Bytes of a transfer.
     size: Option<f64>,
-    known: BTreeMap<NetworkId, Way>,
+    known: BTreeMap<NetworkId, Route>,
 }
 
 #[derive(Debug, Default)]
-struct Way {
+struct Route {
     connect: Option<Duration>,
-    /// When the next probe is due, and how many have been answered. `None`: one is under way.
+    /// Time of the next probe, and the number of answered ones. `None`: one is under way.
     probe_at: Option<Instant>,
     answered: u32,
-    /// What transfers reach, and when one was seen last.
+    /// Rate of transfers, and the time of the last one.
     rate: Option<(Reached, Instant)>,
-    /// It did not answer: left alone until then, and for how long.
+    /// Failure of the route: time until which it is not tried again, and the duration of that.
     failed: Option<(Instant, Duration)>,
 }
 
 impl Destinations {
-    /// Nothing is known; `hub`: the way that leads through the hub in use.
+    /// Creates a state without measurements; `hub`: the route through the hub in use.
     #[must_use]
     pub fn new(hub: NetworkId) -> Self {
         Self {
@@ -164,39 +164,39 @@ impl Destinations {
             ways: BTreeMap::new(),
             all: BTreeMap::new(),
             changes: VecDeque::new(),
-            further: Further::default(),
+            further: SecondaryChoice::default(),
             allowed: (PROBES_A_SECOND, Instant::ZERO),
             busy: 0,
             last_busy: None,
         }
     }
 
-    /// These ways are there, and no others.
-    pub fn handle_ways(&mut self, ways: BTreeMap<NetworkId, WayFacts>, now: Instant) {
+    /// Sets the available routes.
+    pub fn handle_routes(&mut self, ways: BTreeMap<NetworkId, RouteFacts>, now: Instant) {
         let is_same = self.ways.keys().eq(ways.keys());
         self.ways = ways;
         if !is_same {
             for destination in self.all.values_mut() {
-                destination.know_ways(&self.ways, now);
+                destination.update_routes(&self.ways, now);
             }
             self.decide(now);
         }
     }
 
-    /// What is known of all destinations holds no more: another hub is in use.
+    /// Forgets all measurements, since another hub is in use.
     pub fn forget(&mut self) {
         for (address, destination) in std::mem::take(&mut self.all) {
             self.changes.extend(destination.end(address));
         }
-        self.further = Further::default();
+        self.further = SecondaryChoice::default();
     }
 
-    /// These flows are there. Call it every [`Self::interval`].
+    /// Reports the present flows. Must be called every [`Self::interval`].
     pub fn handle_flows(&mut self, flows: impl IntoIterator<Item = Flow>, now: Instant) {
         let mut shown: BTreeMap<IpAddr, Vec<Flow>> = BTreeMap::new();
         for flow in flows {
             let of_address = shown.entry(flow.to.ip()).or_default();
-            if of_address.len() < MOST_FLOWS {
+            if of_address.len() < MAX_FLOWS {
                 of_address.push(flow);
             }
         }
@@ -205,7 +205,7 @@ impl Destinations {
             let Some(first) = flows.first() else { continue };
             if !self.all.contains_key(address) && self.make_room() {
                 let mut new = Destination::new(first.to.port(), now);
-                new.know_ways(&self.ways, now);
+                new.update_routes(&self.ways, now);
                 self.all.insert(*address, new);
             }
         }
@@ -218,7 +218,8 @@ impl Destinations {
         }
         let changes = &mut self.changes;
         self.all.retain(|address, destination| {
-            let is_kept = now.since(destination.wanted) < KEPT || destination.transfers.has_flows();
+            let is_kept =
+                now.since(destination.wanted) < DESTINATION_LIFETIME || destination.transfers.has_flows();
             if !is_kept {
                 changes.extend(destination.end(*address));
             }
@@ -227,16 +228,16 @@ impl Destinations {
         self.decide(now);
     }
 
-    /// How long until flows should be shown again.
+    /// Returns the time until the next report of flows.
     #[must_use]
     pub fn interval(&self, now: Instant) -> Duration {
         match self.last_busy {
-            Some(last) if now.since(last) < BUSY_FOR => BUSY_LOOK,
-            _ => IDLE_LOOK,
+            Some(last) if now.since(last) < BUSY_FOR => BUSY_INTERVAL,
+            _ => IDLE_INTERVAL,
         }
     }
 
-    /// A connection took so long; `None`: nobody answered.
+    /// Handles the duration of a connection's handshake; `None`: no answer.
     pub fn handle_connect(&mut self, probe: Probe, took: Option<Duration>, now: Instant) {
         let Some(destination) = self.all.get_mut(&probe.to.ip()) else {
             return;
@@ -254,7 +255,7 @@ impl Destinations {
         self.decide(now);
     }
 
-    /// The next connection to try.
+    /// Returns the next connection to try.
     pub fn poll_probe(&mut self, now: Instant) -> Option<Probe> {
         if now.since(self.allowed.1) >= Duration::from_secs(1) {
             self.allowed = (PROBES_A_SECOND, now);
@@ -285,30 +286,30 @@ impl Destinations {
         None
     }
 
-    /// The next destination whose flows take another way from now on.
+    /// Returns the next destination whose flows take another route from now on.
     pub fn poll_event(&mut self) -> Option<Change> {
         self.changes.pop_front()
     }
 
-    /// Destinations that are reached past the hub in use, and by which way.
+    /// Returns the destinations that bypass the hub in use, each with its route.
     pub fn past(&self) -> impl Iterator<Item = (IpAddr, NetworkId)> + '_ {
         let all = self.all.iter();
         all.filter_map(|(address, destination)| Some((*address, destination.past?)))
     }
 
-    /// How many destinations are known.
+    /// Returns the number of known destinations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether none is.
+    /// Returns whether no destination is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// What is known of the ways to a destination.
+    /// Returns the measurements of the routes to a destination.
     pub fn known(&self, address: IpAddr) -> impl Iterator<Item = Known> + '_ {
         let destination = self.all.get(&address);
         destination.into_iter().flat_map(move |destination| {
@@ -326,9 +327,10 @@ impl Destinations {
         })
     }
 
-    /// Whether there is room for one more; who had flows longest ago makes it, and has none now.
+    /// Returns whether one more destination fits. If necessary, replaces the destination without
+    /// present flows whose last flow is the oldest.
     fn make_room(&mut self) -> bool {
-        if self.all.len() < MOST {
+        if self.all.len() < MAX {
             return true;
         }
         let idle = self.all.iter().filter(|(_, one)| !one.transfers.has_flows());
@@ -364,7 +366,7 @@ impl Destinations {
         }
     }
 
-    /// The way past the hub in use, if one is sooner there.
+    /// Returns the route that bypasses the hub in use, if one is faster.
     fn best(&self, address: IpAddr, destination: &Destination, now: Instant) -> Option<NetworkId> {
         let answers = |id: &NetworkId| {
             let way = destination.known.get(id);
@@ -384,7 +386,7 @@ impl Destinations {
             some.min_by(|(_, one), (_, other)| one.seconds.total_cmp(&other.seconds))
                 .copied()
         };
-        // What is not known is measured by what is.
+        // Unknown routes are bounded by the best known route.
         let known = least(&mut all.iter().filter(|(_, one)| one.is_known))
             .or(of(self.hub).map(|one| (self.hub, one)));
         let bearable = known.map_or(f64::INFINITY, |(_, one)| one.seconds * BEARABLE + BEARABLE_MORE);
@@ -393,8 +395,8 @@ impl Destinations {
         let stays = of(current).filter(|one| current == self.hub || is_bearable(one));
         let best = least(&mut all.iter().filter(|(_, one)| is_bearable(one)));
         let taken = match (stays, best) {
-            (Some(stays), Some((id, best))) if best.seconds < stays.seconds * TAKEN_BELOW - LEAST_GAIN => id,
-            // The hub's way has not been looked at yet.
+            (Some(stays), Some((id, best))) if best.seconds < stays.seconds * TAKEN_BELOW - MIN_GAIN => id,
+            // The hub's route has not been probed yet.
             (None, Some(_)) if destination.past.is_none() && answers(&self.hub) => self.hub,
             (None, Some((id, _))) => id,
             (Some(_), _) => current,
@@ -403,7 +405,7 @@ impl Destinations {
         (taken != self.hub).then_some(taken)
     }
 
-    /// How long the next transfer would take.
+    /// Returns the expected duration of the next transfer.
     fn expected(&self, address: IpAddr, destination: &Destination, id: NetworkId) -> Option<Expected> {
         let facts = self.ways.get(&id)?;
         let way = destination.known.get(&id)?;
@@ -424,17 +426,16 @@ impl Destinations {
         })
     }
 
-    /// Bytes a second that a way has left for one more, as far as it has been seen, or its even
-    /// share.
-    fn left(&self, facts: &WayFacts) -> f64 {
-        let all = facts.capacity.map_or(LEAST_CAPACITY, |rate| rate.as_bps() as f64);
+    /// Returns the spare capacity of a route, or its even share if that is larger. Units: bytes/s.
+    fn left(&self, facts: &RouteFacts) -> f64 {
+        let all = facts.capacity.map_or(MIN_CAPACITY, |rate| rate.as_bps() as f64);
         let used = facts.used.as_bps() as f64;
         (all - used).max(all / (self.busy as f64 + 1.0)) / 8.0
     }
 }
 
-/// How long a transfer of so many bytes would take, in seconds, at the rate that others reached, if
-/// it is known.
+/// Returns the duration of a transfer of this size, in seconds, at the rate that other transfers
+/// reached, if it is known.
 fn estimate(connect: Duration, rate: Option<Reached>, size: f64) -> f64 {
     let connect = connect.as_secs_f64();
     match rate {
@@ -443,13 +444,13 @@ fn estimate(connect: Duration, rate: Option<Reached>, size: f64) -> f64 {
     }
 }
 
-/// How long a transfer would take. Units: seconds.
+/// Expected duration of a transfer. Units: seconds.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     seconds: f64,
-    /// Should the way carry no more than it has been seen to have left.
+    /// Duration at the route's observed spare capacity.
     at_most: f64,
-    /// By a transfer that went there.
+    /// Set if a transfer over that route measured it.
     is_known: bool,
 }
 
@@ -465,7 +466,7 @@ impl Destination {
         }
     }
 
-    /// What is to be said when it is forgotten.
+    /// Returns the change to report when it is forgotten.
     fn end(&self, address: IpAddr) -> Option<Change> {
         self.past.map(|past| Change {
             address,
@@ -474,22 +475,22 @@ impl Destination {
         })
     }
 
-    /// What was known of a way that is gone is no good when it comes back.
-    fn know_ways(&mut self, ways: &BTreeMap<NetworkId, WayFacts>, now: Instant) {
+    /// Discards the measurements of removed routes, which are invalid when the route returns.
+    fn update_routes(&mut self, ways: &BTreeMap<NetworkId, RouteFacts>, now: Instant) {
         self.known.retain(|id, _| ways.contains_key(id));
         for id in ways.keys() {
-            self.known.entry(*id).or_insert_with(|| Way {
+            self.known.entry(*id).or_insert_with(|| Route {
                 probe_at: Some(now),
-                ..Way::default()
+                ..Route::default()
             });
         }
     }
 
-    /// Returns whether something was carried.
+    /// Returns whether bytes were transferred.
     fn handle_flows(&mut self, flows: &[Flow], now: Instant) -> bool {
-        let looked = self.transfers.look(flows, now);
+        let looked = self.transfers.sample(flows, now);
         if let Some(port) = looked.began {
-            // All ways are looked at again, in case the last time was long ago.
+            // All routes are probed again, in case the last time was long ago.
             let was_idle = now.since(self.wanted) >= PROBED_FOR;
             (self.port, self.wanted) = (port, now);
             let due = self
@@ -532,7 +533,8 @@ impl Destination {
     }
 }
 
-/// What transfers had and how long they took, each smoothed: the noise of a rate would not be even.
+/// Smoothed bytes and durations of transfers. Both are smoothed apart, because the noise of their
+/// quotient would not be symmetric.
 #[derive(Clone, Copy, Debug)]
 struct Reached {
     bytes: f64,
@@ -545,7 +547,7 @@ impl Reached {
     }
 }
 
-impl Way {
+impl Route {
     fn handle_answer(&mut self, took: Duration, now: Instant) {
         let known = self.connect.map(|known| known.as_secs_f64());
         let took = took.as_secs_f64();
@@ -563,7 +565,7 @@ impl Way {
         self.probe_at = Some(now + pause);
     }
 
-    /// Whether it is not left alone for want of an answer.
+    /// Returns whether the route may be used: it is not excluded for a missing answer.
     fn answers(&self, now: Instant) -> bool {
         self.failed.is_none_or(|(until, _)| until <= now)
     }
@@ -571,7 +573,7 @@ impl Way {
     fn fail(&mut self, now: Instant) {
         let lasts = self
             .failed
-            .map_or(FAILED_FOR, |(_, before)| (before * 2).min(FAILED_AT_MOST));
+            .map_or(FAILED_FOR, |(_, before)| (before * 2).min(MAX_FAILED_FOR));
         self.failed = Some((now + lasts, lasts));
     }
 }
@@ -580,44 +582,72 @@ fn smoothed(before: Option<f64>, new: f64) -> f64 {
     before.map_or(new, |before| before + (new - before) * NEWEST)
 }
 
-/// Destinations at once.
-pub const MOST: usize = 1024;
-/// Flows of a destination that are looked at, with those that have ended of late: the kernel keeps
-/// them for two minutes.
-pub const MOST_FLOWS: usize = 4096;
-/// Ten segments (RFC 6928).
+/// Maximum number of destinations. Source: our choice, a bound on memory and on probes; a user
+/// reaches fewer in half an hour, and beyond it the one that was used least recently is measured
+/// again at its next use.
+pub const MAX: usize = 1024;
+/// Maximum number of a destination's flows that are examined, including those that ended recently:
+/// the kernel keeps them for two minutes. Source: our choice, a bound on work; the kernel's two
+/// minutes (`nf_conntrack_tcp_timeout_time_wait` of
+/// linux/Documentation/networking/nf_conntrack-sysctl.rst) hold that many at 34 new connections a
+/// second to one address.
+pub const MAX_FLOWS: usize = 4096;
+/// Initial window of TCP: ten segments (RFC 6928). Units: bytes.
 const INITIAL_WINDOW: f64 = 14_600.0;
-/// The part of the newest of several measurements.
+/// Weight of the newest measurement in a smoothed value. Source: our choice; four measurements
+/// replace two thirds of the value. A larger one changes routes for a single slow transfer, a
+/// smaller one follows a change of a network after minutes.
 const NEWEST: f64 = 0.25;
-/// Another way is taken when it takes less than this part of the time.
+/// Another route is taken if its expected duration is below this fraction of the present one.
+/// Source: our choice; smoothed values vary by some percent, and a change to a route that is
+/// equally fast gains nothing.
 const TAKEN_BELOW: f64 = 0.95;
-/// And by so much: nobody notices less, and connections within a site, or on a busy machine,
-/// scatter by as much. The nearest hub of a fleet changes by as much, too. Units: seconds.
-const LEAST_GAIN: f64 = 0.005;
-/// A way of which no rate is known is tried where that cannot take longer than so many times what
-/// it takes now, and so many seconds.
+/// Minimum absolute gain: a user does not notice less, and connections within a site, or on a busy
+/// machine, vary by as much, as does the distance of the nearest hub of a fleet. Units: seconds.
+/// Source: our choice, 500 km of fibre; smaller ones change routes by chance, larger ones keep a
+/// hub that is farther.
+const MIN_GAIN: f64 = 0.005;
+/// Bounds of a trial: a route with an unknown rate is tried if the transfer would take at most
+/// `BEARABLE` times the present duration plus `BEARABLE_MORE` seconds. Source: our choice; larger
+/// bounds let users wait for slow networks that are only tried, smaller ones never find a network
+/// that is fast but has not been measured.
 const BEARABLE: f64 = 3.0;
 const BEARABLE_MORE: f64 = 1.0;
-/// Of a way that has never been seen to carry more. Units: bit/s.
-const LEAST_CAPACITY: f64 = 1e6;
-/// Often enough to see a transfer of 0.3 s.
-const BUSY_LOOK: Duration = Duration::from_millis(100);
-const IDLE_LOOK: Duration = Duration::from_millis(300);
-/// After a transfer the next one is expected for so long.
+/// Assumed capacity of a route that has never transferred more. Units: bit/s. Source: our choice,
+/// the rate that nearly every network reaches; it is replaced by the first transfer.
+const MIN_CAPACITY: f64 = 1e6;
+/// Sampling interval during transfers: short enough to see a transfer of 0.3 s. Source: our choice;
+/// each sample reads the kernel's list of flows, so shorter intervals cost processor time. While
+/// nothing is transferred, it is enough to see the start of a transfer within a third of a second.
+const BUSY_INTERVAL: Duration = Duration::from_millis(100);
+const IDLE_INTERVAL: Duration = Duration::from_millis(300);
+/// Time after a transfer during which the next one is expected. Source: our choice, the time in
+/// which a reader requests the next page or the next part of a page.
 const BUSY_FOR: Duration = Duration::from_secs(10);
-/// Probes at the start, of which the quickest counts, and their distance: the first finds a way
-/// that nobody has used, with addresses to be proven and neighbours to be asked for.
+/// Number of probes at the start, of which the fastest counts, and their interval: the first one
+/// includes address validation and neighbour discovery on an unused route. Source:
+/// docs/notebook/fleet.md, where the downloads of one topology took 1.47 of the time over the
+/// better hub before, and 1.00 with three probes.
 const FIRST_PROBES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Conditions of a radio change within minutes.
+/// Interval of later probes: radio conditions change within minutes. Source: our choice; more
+/// frequent ones cost the servers connections, rarer ones follow a change after the user has
+/// noticed it.
 const PROBE_EVERY: Duration = Duration::from_secs(60);
-/// Nobody is asked about destinations that nobody wants.
+/// Time after the last flow during which a destination is probed. Source: our choice, two intervals
+/// of [`PROBE_EVERY`]; a longer time probes servers that the user has left.
 const PROBED_FOR: Duration = Duration::from_secs(120);
-/// What a rate said so long ago is forgotten, so that the way is tried again.
+/// Lifetime of a measured rate; afterwards the route is tried again.
 const RATE_HOLDS: Duration = Duration::from_secs(600);
-/// A destination without flows is forgotten.
-const KEPT: Duration = Duration::from_secs(1800);
+/// Lifetime of a destination without flows. Source: our choice; a longer one only takes memory,
+/// with a shorter one routes are measured again when the user returns.
+const DESTINATION_LIFETIME: Duration = Duration::from_secs(1800);
+/// Time for which a route that does not reach a destination is not used for it; doubles at each
+/// further failure, up to an hour. Source: our choice; a shorter one delays a connection every few
+/// seconds where a network blocks a destination, a longer one ignores a network that is repaired.
 const FAILED_FOR: Duration = Duration::from_secs(60);
-const FAILED_AT_MOST: Duration = Duration::from_secs(3600);
-/// Less than a browser opens for one page: nobody takes them for a search of hosts.
+const MAX_FAILED_FOR: Duration = Duration::from_secs(3600);
+/// Maximum rate of probes: less than a browser opens for one page, so they do not look like a scan.
+/// Source: our choice; more would resemble a scan to a network's owner, fewer take longer than
+/// `MIN_LIFETIME` of `destinations/secondary.rs` for a hundred destinations.
 const PROBES_A_SECOND: u32 = 16;

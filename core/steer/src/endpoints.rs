@@ -1,11 +1,11 @@
-//! From which addresses multipath TCP starts subflows: decides what the kernel's path manager is
-//! told when networks come, go, or change their part.
+//! Endpoints of multipath TCP: which addresses the kernel's path manager uses when networks appear,
+//! disappear, or change their role.
 //!
-//! It starts with nothing. Each network offers its addresses and says its [`Part`]; one address of
-//! each family counts. What is there no longer is taken back, which ends subflows; what is new is
-//! added, which starts them in connections that are there too. Room is limited: first every network
-//! gets one address, in their order, then networks of two families get the other. While no network
-//! is alive, what is there stays: a connection without any subflow ends.
+//! It starts empty. Each network offers its addresses and its [`Part`]; one address of each family
+//! is used. A removed address ends its subflows; an added address starts subflows in existing
+//! connections too. The number of endpoints is limited: first each network gets one address, in the
+//! given order, then networks with two families get the second. While no network is alive, the
+//! endpoints stay as they are, because a connection without any subflow ends.
 //!
 //! ```text
 //!   offers --> wanted endpoints --> steps: remove, change, add (in this order, so that room is there)
@@ -18,54 +18,54 @@ use std::net::IpAddr;
 
 use hawser_units::{Duration, NetworkId};
 
-/// What a network does for multipath connections.
+/// Role of a network for multipath connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {
-    /// It carries as much as it can.
+    /// Regular: it transfers as much as it can.
     #[default]
     Equal,
-    /// It carries something only while no equal is left.
+    /// Backup: it transfers only while no regular network is left.
     Backup,
-    /// Nothing.
+    /// Unused.
     None,
 }
 
-/// What a network offers.
+/// Offer of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Whose.
+    /// Network that makes the offer.
     pub network: NetworkId,
-    /// At most one for each family.
+    /// Addresses, at most one for each family.
     pub addresses: Vec<IpAddr>,
-    /// What it is to do.
+    /// Role of the network.
     pub part: Part,
-    /// Whether it takes traffic at this moment.
+    /// Network may take traffic at this moment.
     pub is_alive: bool,
-    /// The round trip to its gateway.
+    /// Round-trip time to the network's gateway.
     pub round_trip: Option<Duration>,
 }
 
-/// An endpoint that is there.
+/// Existing endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Whose address it is.
+    /// Network of the address.
     pub network: NetworkId,
-    /// Whether it is a backup.
+    /// Backup endpoint.
     pub is_backup: bool,
 }
 
-/// What the path manager is to be told.
+/// Command for the path manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// No more subflows from there, and an end to those that are.
+    /// Remove the endpoint and end its subflows.
     Remove(IpAddr),
-    /// Another part than before.
+    /// Change the role of the endpoint.
     Change(IpAddr, Endpoint),
-    /// Subflows from there.
+    /// Add the endpoint and start subflows from it.
     Add(IpAddr, Endpoint),
 }
 
-/// The endpoints and what leads from one set to the next.
+/// Computes the endpoints and the steps from one set to the next.
 ///
 /// Cost: O(networks) a change; memory bounded by `room`.
 #[derive(Debug)]
@@ -73,12 +73,12 @@ pub struct Endpoints {
     room: usize,
     present: BTreeMap<IpAddr, Endpoint>,
     steps: VecDeque<Step>,
-    /// For IPv4 and IPv6.
+    /// First endpoints for IPv4 and IPv6.
     firsts: [Option<(NetworkId, IpAddr)>; 2],
 }
 
 impl Endpoints {
-    /// Without any; at most `room` at once.
+    /// Creates a machine without endpoints; `room` is the maximum number at once.
     #[must_use]
     pub fn new(room: usize) -> Self {
         Self {
@@ -89,20 +89,21 @@ impl Endpoints {
         }
     }
 
-    /// What is there, once all steps are done.
+    /// Returns the endpoints that exist once all steps are done.
     #[must_use]
     pub fn present(&self) -> &BTreeMap<IpAddr, Endpoint> {
         &self.present
     }
 
-    /// Where connections have their first subflow, for IPv4 and IPv6: the equal with the shortest
-    /// round trip. Another one must be better by a quarter.
+    /// Returns the address for the first subflow of connections, for IPv4 and IPv6: that of the
+    /// regular network with the shortest round trip. Another network replaces it only if its round
+    /// trip is shorter by a quarter.
     #[must_use]
     pub fn firsts(&self) -> [Option<(NetworkId, IpAddr)>; 2] {
         self.firsts
     }
 
-    /// These networks are there and no others, in the order in which they get room.
+    /// Sets the present networks, in the order in which they get endpoints.
     pub fn handle_networks(&mut self, offers: &[Offer]) {
         let has_part = |offer: &&Offer| offer.part != Part::None;
         let mut may: Vec<_> = offers
@@ -129,7 +130,7 @@ impl Endpoints {
             let step = match self.present.get(address) {
                 Some(before) if before == endpoint => continue,
                 Some(before) if before.network == endpoint.network => Step::Change(*address, *endpoint),
-                // The address has moved to another device.
+                // The address has moved to another network.
                 Some(_) => {
                     self.steps.push_back(Step::Remove(*address));
                     continue;
@@ -150,13 +151,13 @@ impl Endpoints {
         self.present = wanted;
     }
 
-    /// The path manager has refused: the address is tried again at the next
+    /// Handles a rejected step: the address is tried again at the next
     /// [`handle_networks`](Self::handle_networks).
     pub fn handle_refusal(&mut self, address: IpAddr) {
         self.present.remove(&address);
     }
 
-    /// What to tell next.
+    /// Returns the next command for the path manager.
     pub fn poll_transmit(&mut self) -> Option<Step> {
         self.steps.pop_front()
     }
@@ -190,7 +191,7 @@ fn choose_first(
     Some(kept.map_or(*way, |(_, way)| *way))
 }
 
-/// In rounds: a first address of everybody, then a second.
+/// Assigns addresses in rounds: a first one of each network, then a second.
 fn wanted(offers: &[&Offer], room: usize) -> BTreeMap<IpAddr, Endpoint> {
     let mut wanted = BTreeMap::new();
     for round in 0..2 {
@@ -198,8 +199,8 @@ fn wanted(offers: &[&Offer], room: usize) -> BTreeMap<IpAddr, Endpoint> {
             let Some(address) = offer.addresses.get(round) else {
                 continue;
             };
-            // Two networks with the same address: the path manager knows no difference, and the
-            // first has it.
+            // The path manager cannot distinguish two networks with the same address; the first one
+            // gets the endpoint.
             if wanted.len() < room {
                 wanted.entry(*address).or_insert(Endpoint {
                     network: offer.network,
@@ -258,7 +259,7 @@ mod tests {
             steps(&mut endpoints),
             [Step::Remove(a), Step::Change(b, endpoint(3, false))]
         );
-        // Silent, too: the last one stays.
+        // No network is alive: the last one stays.
         endpoints.handle_networks(&[
             offer(2, Part::Equal, false, &[A]),
             offer(3, Part::Equal, false, &[B]),
@@ -316,8 +317,8 @@ mod tests {
         assert_eq!(steps(&mut endpoints).len(), 1);
     }
 
-    // A path manager that does what it is told always has what the machine believes, and never more
-    // than there is room for.
+    // A path manager that executes all steps always has the endpoints that the machine assumes, and
+    // never more than `room`.
     proptest! {
         #[test]
         fn steps_lead_to_what_is_present(changes in prop::collection::vec(

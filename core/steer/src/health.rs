@@ -1,10 +1,10 @@
 //! Health of a network by destinations beyond its gateway: decides from rounds of questions whether
 //! the network is used.
 //!
-//! It starts online, because nothing speaks against a network that was not asked yet. In each round
-//! every target is asked some times; the round is good if enough targets answered, with loss and
-//! delay within the thresholds. `down` bad rounds in a row take the network offline, `up` good ones
-//! in a row take it back. While the state is in doubt, rounds follow at intervals of their own.
+//! It starts online, because no probe has failed yet. In each round every target is asked `count`
+//! times; a round is good if enough targets answered, with loss and delay within the thresholds.
+//! `down` bad rounds in a row take the network offline, `up` good rounds in a row take it online
+//! again. While the state is in doubt, rounds follow at separate intervals.
 //!
 //! ```text
 //!            bad                 down bad ones in a row
@@ -14,8 +14,9 @@
 //!     +-------- up good ones in a row ------------------- (Recovering)
 //! ```
 //!
-//! Source: the counts and thresholds are those of mwan3's tracker. Deviates: rounds are judged by
-//! the mean delay of each target, and a target with too much loss or delay counts as silent.
+//! Source: the counts and thresholds are those of mwan3's tracker. Deviates: a round is judged by
+//! the mean delay of each target, and a target above the loss or delay threshold counts as
+//! unresponsive.
 
 use hawser_units::{Duration, Instant};
 
@@ -37,7 +38,7 @@ pub struct Quality {
     pub recovered: Thresholds,
 }
 
-/// Terms on which a network is judged.
+/// Criteria by which a network is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Number of targets that have to answer.
@@ -48,7 +49,7 @@ pub struct Terms {
     pub down: u8,
     /// Number of good rounds in a row after which it is online again.
     pub up: u8,
-    /// Interval of rounds while nothing is in doubt.
+    /// Interval of rounds while the state is not in doubt.
     pub every: Duration,
     /// Interval after a bad round of a network that is online.
     pub every_failing: Duration,
@@ -107,16 +108,16 @@ impl Answers {
 pub enum State {
     /// Network that is used.
     Online,
-    /// Network that is used, whose last rounds were bad.
+    /// Network that is used, but whose last rounds were bad.
     Failing,
     /// Network that is not used.
     Offline,
-    /// Network that is not used, whose last rounds were good.
+    /// Network that is not used, but whose last rounds were good.
     Recovering,
 }
 
 impl State {
-    /// Returns the name that `status` has.
+    /// Returns the state's name in the output of `status`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -137,14 +138,14 @@ impl State {
     }
 }
 
-/// Judges one network.
+/// Health machine of one network.
 ///
-/// Cost: O(targets) a round; no memory of earlier rounds but a count.
+/// Cost: O(targets) a round; memory is one count and one deadline.
 #[derive(Clone, Debug)]
 pub struct Health {
     terms: Terms,
     is_online: bool,
-    /// Rounds in a row that speak against the state.
+    /// Number of consecutive rounds that contradict the state.
     against: u8,
     /// Start of the next round; `None` while one runs.
     next: Option<Instant>,
@@ -152,7 +153,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Online; the first round is due at once.
+    /// Creates a machine in the state online; the first round is due at once.
     #[must_use]
     pub fn new(terms: Terms, now: Instant) -> Self {
         Self {
@@ -181,8 +182,8 @@ impl Health {
         self.next
     }
 
-    /// Begins a round if one is due: the caller asks each target and hands the answers to
-    /// [`handle_round`](Self::handle_round).
+    /// Begins a round if one is due and returns whether it did. The caller asks each target and
+    /// passes the answers to [`handle_round`](Self::handle_round).
     pub fn poll_round(&mut self, now: Instant) -> bool {
         let is_due = self.next.is_some_and(|next| next <= now);
         if is_due {
@@ -191,8 +192,8 @@ impl Health {
         is_due
     }
 
-    /// Takes in the answers of the round that runs, by target. Returns the state where the network
-    /// is used from now on, or no longer. Answers without a round are ignored.
+    /// Handles the answers of the current round, by target. Returns the new state if it changes
+    /// whether the network is used. Answers without a round are ignored.
     pub fn handle_round(&mut self, answers: &[Answers], now: Instant) -> Option<State> {
         if self.next.is_some() {
             return None;

@@ -1,23 +1,23 @@
-//! Names behind addresses: which network is asked for a name, and where flows to what it answers
-//! belong.
+//! Names behind addresses: decides which network's resolver is asked for a name, and to which rule
+//! or network flows to the answered addresses belong.
 //!
-//! It starts without any. Every answer that passes is remembered: name, addresses, who said so,
-//! until when. A flow begins with an address and not with a name, so an address that was found for
-//! a name of a rule joins the rule's [`Set`]; a private address joins that of the network which
-//! named it, because it means something only there. Entries end with their time; where room is
-//! short, those end first that would soonest.
+//! It starts empty. It stores every observed answer: name, addresses, network of the resolver,
+//! expiry. A flow begins with an address instead of a name, so the address of a name that a rule
+//! matches is added to the rule's [`Set`]. A private address is added to the set of the network
+//! whose resolver returned it, because the address is valid only there. Entries expire; when the
+//! memory is full, the entries that expire soonest are removed.
 //!
 //! ```text
 //!   question --> order: chosen network | rule | domain of a network | default
-//!   answer   --> remembered --> event for its set, when that has to hear of it
+//!   answer   --> remembered --> event for its set, if the set changes
 //! ```
 //!
-//! What an answer says is somebody's claim: the answer to a name of a rule can put any address into
-//! the set of that rule, and of no other. Where a set lets flows leave a tunnel, a network could so
-//! choose what it sees in clear; [`Names::trusting`] therefore takes addresses from one network
-//! alone.
+//! An answer of a resolver is an unverified claim: the answer to a name of a rule can add any
+//! address to the set of that rule, and to no other. If a set lets flows bypass the tunnel, a
+//! network could choose the traffic that it can read; therefore [`Names::trusting`] accepts
+//! addresses from one network only.
 //!
-//! Source: RFC 1035 section 3.2.1 (time to live), RFC 8767 section 4 (how long it may be at most).
+//! Source: RFC 1035 section 3.2.1 (time to live), RFC 8767 section 4 (its maximum).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -25,7 +25,7 @@ use std::net::IpAddr;
 
 use hawser_units::{Duration, Instant, NetworkId};
 
-/// Names that a rule is for: one name, or with `*.` before it all names below it.
+/// Names that a rule matches: one name, or with `*.` in front all names below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     name: String,
@@ -33,7 +33,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Reads `example.org` or `*.example.org`; `None` for what is no name in ASCII.
+    /// Parses `example.org` or `*.example.org`; `None` if it is not an ASCII host name.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("*.");
@@ -44,7 +44,7 @@ impl Pattern {
         })
     }
 
-    /// Whether it means this name, written as [`normal`] does.
+    /// Returns whether the pattern matches this name, written as [`normal`] does.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         if self.is_below {
@@ -63,7 +63,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// A name in small letters without the dot at its end; `None` for what is none.
+/// Returns the name in lower case without the final dot; `None` if it is not a valid name.
 #[must_use]
 pub fn normal(text: &str) -> Option<String> {
     let text = text.strip_suffix('.').unwrap_or(text);
@@ -76,78 +76,77 @@ pub fn normal(text: &str) -> Option<String> {
     (text.len() <= 253 && text.split('.').all(is_label)).then(|| text.to_ascii_lowercase())
 }
 
-/// Addresses whose flows go the same way.
+/// Set of addresses whose flows take the same route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Set {
-    /// Of the rule with this index.
+    /// Set of the rule with this index.
     Rule(usize),
-    /// Private addresses that this network named.
+    /// Private addresses in answers of this network's resolver.
     Network(NetworkId),
 }
 
-/// An address that belongs to a set for a while.
+/// Addition of an address to a set for a limited time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learned {
-    /// Which.
+    /// Set that changes.
     pub set: Set,
-    /// What.
+    /// Address to add.
     pub address: IpAddr,
-    /// From now on.
+    /// Lifetime of the entry from now on.
     pub lasts: Duration,
 }
 
-/// What is known of an address under one of its names.
+/// Answer that contained an address of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// Who said so.
+    /// Network whose resolver answered.
     pub network: NetworkId,
-    /// Until when it holds.
+    /// Expiry of the answer.
     pub until: Instant,
-    /// Until when its set was told that it is there.
+    /// Expiry that was last reported for the set.
     told: Instant,
 }
 
-/// Why a name is asked where it is.
+/// Reason for the choice of a resolver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The program chose the network.
     Chosen,
-    /// This rule is for the name.
+    /// Rule for the name.
     Rule(usize),
-    /// The network says that the name's domain is its own.
+    /// The network claims the name's domain.
     Domain,
-    /// Nothing speaks for one of them.
+    /// Default, as no rule or domain applies.
     Default,
 }
 
-/// What decides whom to ask, at one moment.
+/// Inputs of the choice of resolvers, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
-    /// For each rule: its networks now, and whether no others may do.
+    /// Present networks of each rule, and whether the rule excludes others.
     pub rules: Vec<(Vec<NetworkId>, bool)>,
-    /// What networks say of domains.
+    /// Domains that networks claim as their own.
     pub domains: Vec<(NetworkId, Pattern)>,
-    /// Who is asked otherwise, the best first.
+    /// Networks to ask if no rule or domain applies, the best first.
     pub default: Vec<NetworkId>,
 }
 
-/// The names.
+/// Known names and their addresses.
 ///
-/// Cost: O(answers) an answer, O(room) when there is no more room. Memory is bounded by `room`
-/// entries of at most some 350 bytes.
+/// Cost: O(answers) an answer, O(room) when the memory is full. Memory is bounded by `room` entries
+/// of at most about 350 bytes.
 #[derive(Debug)]
 pub struct Names {
     rules: Vec<Vec<Pattern>>,
     room: usize,
-    /// The network whose answers join sets; `None`: the answers of all do.
+    /// Network whose answers may extend sets; `None`: all networks.
     trusted: Option<NetworkId>,
     heard: BTreeMap<(IpAddr, String), Heard>,
     events: VecDeque<Learned>,
 }
 
 impl Names {
-    /// Knows no name yet. `rules`: the patterns of each rule, none for those that are not for
-    /// names.
+    /// Creates an empty machine. `rules`: the patterns of each rule, empty for rules without names.
     #[must_use]
     pub fn new(rules: Vec<Vec<Pattern>>, room: usize) -> Self {
         Self {
@@ -159,21 +158,21 @@ impl Names {
         }
     }
 
-    /// Lets only answers of that network join sets; what others answer is remembered.
+    /// Lets only answers of `network` extend sets; answers of other networks are only stored.
     #[must_use]
     pub fn trusting(mut self, network: NetworkId) -> Self {
         self.trusted = Some(network);
         self
     }
 
-    /// Other rules from now on; what was heard counts for them too, once
-    /// [`elements`](Self::elements) is read again.
+    /// Replaces the rules. Stored answers count for the new rules once [`elements`](Self::elements)
+    /// is read again.
     pub fn handle_rules(&mut self, rules: Vec<Vec<Pattern>>) {
         self.rules = rules;
         self.events.clear();
     }
 
-    /// The first rule that is for the name.
+    /// Returns the first rule that matches the name.
     #[must_use]
     pub fn rule_of(&self, name: &str) -> Option<usize> {
         self.rules
@@ -181,7 +180,8 @@ impl Names {
             .position(|patterns| patterns.iter().any(|pattern| pattern.matches(name)))
     }
 
-    /// Whom to ask for a name, in order, and why. `chosen`: the network of the program that asks.
+    /// Returns the networks to ask for a name, in order, and the reason. `chosen`: the network of
+    /// the program that asks.
     #[must_use]
     pub fn order(
         &self,
@@ -210,7 +210,7 @@ impl Names {
         }
     }
 
-    /// A network has said that a name has these addresses, each for so long.
+    /// Handles an answer of a network's resolver: addresses of a name with their lifetimes.
     pub fn handle_answer(
         &mut self,
         name: &str,
@@ -219,7 +219,7 @@ impl Names {
         now: Instant,
     ) {
         let rule = self.rule_of(name);
-        for (address, lasts) in addresses.iter().take(MOST_OF_ANSWER) {
+        for (address, lasts) in addresses.iter().take(MAX_OF_ANSWER) {
             let until = now + (*lasts).clamp(SHORTEST, LONGEST);
             let key = (*address, name.to_owned());
             if !self.heard.contains_key(&key) && self.heard.len() >= self.room {
@@ -255,12 +255,12 @@ impl Names {
         }
     }
 
-    /// What a set has to hear, once.
+    /// Returns the next change of a set.
     pub fn poll_event(&mut self) -> Option<Learned> {
         self.events.pop_front()
     }
 
-    /// All that sets contain now; they count as told.
+    /// Returns the present contents of all sets, and counts them as reported.
     pub fn elements(&mut self, now: Instant) -> Vec<Learned> {
         let mut latest = BTreeMap::new();
         let rules = &self.rules;
@@ -285,7 +285,7 @@ impl Names {
         latest.into_iter().map(learned).collect()
     }
 
-    /// A name of an address: the one that was heard last.
+    /// Returns the most recent name of an address.
     #[must_use]
     pub fn name_of(&self, address: IpAddr, now: Instant) -> Option<&str> {
         let names = self
@@ -298,7 +298,7 @@ impl Names {
             .map(|((_, name), _)| name.as_str())
     }
 
-    /// All that is known now: name, address, and who said so.
+    /// Returns all known answers: name, address, and source.
     pub fn all(&self, now: Instant) -> impl Iterator<Item = (&str, IpAddr, &Heard)> {
         self.heard
             .iter()
@@ -306,7 +306,7 @@ impl Names {
             .map(|((address, name), heard)| (name.as_str(), *address, heard))
     }
 
-    /// Forgets what does not hold any more.
+    /// Removes expired answers.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.heard.retain(|_, heard| heard.until > now);
     }
@@ -326,7 +326,7 @@ fn set_of(
     }
 }
 
-/// Whether an address means another host in every network.
+/// Returns whether an address has a different meaning in each network.
 fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
@@ -337,12 +337,15 @@ fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// Programs use an answer for some time, whatever it says of its own.
+/// Minimum lifetime of an answer: programs use an address for some time after its expiry. Source:
+/// our choice; a shorter one lets a flow that begins late match no rule, a longer one applies a
+/// rule to an address that has another name now.
 const SHORTEST: Duration = Duration::from_secs(60);
-/// More than a day is a week at most (RFC 8767), and of no use here.
+/// Maximum lifetime of an answer; RFC 8767 permits up to a week, which has no benefit here.
 const LONGEST: Duration = Duration::from_secs(86_400);
-/// No honest answer has more addresses.
-const MOST_OF_ANSWER: usize = 64;
+/// Maximum number of addresses in an answer; legitimate answers have fewer. Source: our choice, a
+/// bound on memory; a message of 4,096 bytes has some 250 at most, and programs use the first ones.
+const MAX_OF_ANSWER: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -412,9 +415,9 @@ mod tests {
         };
         assert_eq!(events(&mut names), [learned]);
         names.handle_answer("www.example.org", WIFI, &found, at(10));
-        assert_eq!(events(&mut names), [], "told a moment ago");
+        assert_eq!(events(&mut names), [], "reported a moment ago");
         names.handle_answer("www.example.org", WIFI, &found, at(200));
-        assert_eq!(events(&mut names), [learned], "told long ago");
+        assert_eq!(events(&mut names), [learned], "reported long ago");
         assert_eq!(names.elements(at(400)).len(), 1);
         assert_eq!(
             names.name_of(address("198.51.100.7"), at(400)),
@@ -492,8 +495,8 @@ mod tests {
         );
     }
 
-    // However many answers come, room and times are kept, and every set is told of what it
-    // contains.
+    // With any number of answers, the bounds of memory and lifetimes hold, and the reported
+    // elements of every set are its contents.
     proptest! {
         #[test]
         fn room_and_times_are_kept(answers in prop::collection::vec((0_u8..3, 0_u8..12, 0_u64..200_000, 0_u64..100), 1..80)) {

@@ -1,9 +1,9 @@
-//! Which network a flow should use: rules over what is known of the device and of its networks.
+//! Choice of the network for a flow, by rules over facts about the device and its networks.
 //!
-//! It starts with no decision. Steady state: facts come in, the first rule that holds names
-//! networks in order, and the first of these that is there is the choice. A fact that flickers (a
-//! device that stops at a light) must hold for some time before the choice follows; a network that
-//! goes is left at once.
+//! It starts with no decision. Steady state: the first rule whose facts hold names networks in
+//! order, and the first present one is the choice. Facts can change for a short time (a device that
+//! stops at a traffic light), so a new choice must last for the hold time before it applies; a
+//! network that disappears is left at once.
 //!
 //! ```text
 //!                other choice                held long enough, or the present one is gone
@@ -23,60 +23,60 @@ use std::collections::{BTreeMap, BTreeSet};
 use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::data::Class;
 
-/// Something that is so or not.
+/// Fact that holds or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fact {
-    /// The accelerometer says so.
+    /// The device moves, by its accelerometer.
     Moving,
-    /// Not on mains.
+    /// The device is on battery power.
     OnBattery,
-    /// The user does not look.
+    /// The screen is off.
     ScreenOff,
-    /// The month's volume is nearly used up.
+    /// The monthly quota is nearly used up.
     VolumeLow,
 }
 
-/// What a network is.
+/// Kind of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A wire.
+    /// Wired network.
     Wired,
-    /// A wireless LAN.
+    /// Wireless LAN.
     Wifi,
-    /// A wide area network by radio: WiMAX, LTE, 5G.
+    /// Wide area radio network: WiMAX, LTE, 5G.
     Cellular,
-    /// A neighbour's.
+    /// Network of a neighbour.
     Neighbour,
 }
 
-/// Which networks a rule wants.
+/// Selector of networks in a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// This one.
+    /// Network with this id.
     Network(NetworkId),
-    /// Any of a kind, the lowest id first.
+    /// Any network of a kind, the lowest id first.
     Kind(Kind),
-    /// Any.
+    /// Any network.
     Any,
 }
 
-/// One rule: when all conditions hold, these networks in this order.
+/// Rule: if all conditions hold, prefers these networks in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Each fact, and whether it must be so.
+    /// Required value of each fact.
     pub when: Vec<(Fact, bool)>,
-    /// For flows of this class; `None` for all.
+    /// Class of the flows; `None` for all.
     pub class: Option<Class>,
-    /// What to use.
+    /// Networks in order of preference.
     pub prefer: Vec<Selector>,
 }
 
-/// Another choice for flows of a class.
+/// Change of the choice for flows of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// Whose.
+    /// Class of the flows.
     pub class: Class,
-    /// What to use from now on; `None` when nothing is there.
+    /// Network to use from now on; `None` if no network is present.
     pub network: Option<NetworkId>,
 }
 
@@ -86,7 +86,7 @@ struct Choice {
     pending: Option<(Option<NetworkId>, Instant)>,
 }
 
-/// The rules and what follows from them.
+/// Evaluates the rules and holds the choices.
 ///
 /// Cost: O(rules x networks) a change.
 #[derive(Debug)]
@@ -100,8 +100,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// With these rules, the first that holds deciding. `hold`: how long another choice must last
-    /// before it is followed.
+    /// Creates a policy by these rules, of which the first that holds decides. `hold`: time for
+    /// which a new choice must last before it applies.
     #[must_use]
     pub fn new(rules: Vec<Rule>, hold: Duration) -> Self {
         Self {
@@ -114,13 +114,13 @@ impl Policy {
         }
     }
 
-    /// The network for flows of a class.
+    /// Returns the network for flows of a class.
     #[must_use]
     pub fn network(&self, class: Class) -> Option<NetworkId> {
         self.choices[class as usize].settled
     }
 
-    /// A fact came to be so or not.
+    /// Sets whether a fact holds.
     pub fn handle_fact(&mut self, fact: Fact, is_so: bool, now: Instant) {
         let changed = if is_so {
             self.facts.insert(fact)
@@ -132,7 +132,7 @@ impl Policy {
         }
     }
 
-    /// A network came (with its kind) or went.
+    /// Adds a network with its kind, or removes it with `None`.
     pub fn handle_network(&mut self, network: NetworkId, kind: Option<Kind>, now: Instant) {
         match kind {
             Some(kind) => drop(self.networks.insert(network, kind)),
@@ -141,13 +141,13 @@ impl Policy {
         self.decide(now);
     }
 
-    /// These networks are there and no others: one change, however many come and go with it.
+    /// Sets the present networks as a single change.
     pub fn handle_networks(&mut self, networks: BTreeMap<NetworkId, Kind>, now: Instant) {
         self.networks = networks;
         self.decide(now);
     }
 
-    /// What the rules say at this moment.
+    /// Returns the choice of the rules at this moment.
     fn wanted(&self, class: Class) -> Option<NetworkId> {
         let holds = |rule: &&Rule| {
             rule.class.is_none_or(|wanted| wanted == class)
@@ -198,19 +198,19 @@ impl Policy {
         }
     }
 
-    /// When [`Self::handle_timeout`] has something to do.
+    /// Returns when [`Self::handle_timeout`] has an effect.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let pending = self.choices.iter().filter_map(|choice| choice.pending);
         pending.map(|(_, since)| since + self.hold).min()
     }
 
-    /// Lets time pass.
+    /// Applies the choices whose hold time has passed at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.decide(now);
     }
 
-    /// The next choice that changed, in order of time.
+    /// Returns the next change of a choice, in order of time.
     pub fn poll_event(&mut self) -> Option<Changed> {
         (!self.events.is_empty()).then(|| self.events.remove(0))
     }
@@ -229,7 +229,7 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    /// Coverage while moving, the free and faster network otherwise.
+    /// Cellular coverage while moving, otherwise the free and faster network.
     fn rules() -> Vec<Rule> {
         let rule = |when, class, prefer: &[Selector]| Rule {
             when,
@@ -301,7 +301,7 @@ mod tests {
         );
     }
 
-    // A choice is none, wanted now, or about to be left; events say each change once.
+    // A choice is none, the rules' present one, or pending; events report each change once.
     proptest! {
         #[test]
         fn choices_settle_and_are_told(ops in prop::collection::vec((0u8..6, any::<bool>(), 0u64..3_000), 1..80)) {

@@ -1,11 +1,11 @@
-//! Whether a captive portal stands before a network: decides from what the network says itself, or
-//! what a known page looks like there, and when to look again.
+//! Detection of captive portals, from the network's own announcement or from the content of a known
+//! page, and the times to check again.
 //!
-//! It starts without an opinion; a network that nobody knows may be held back until the first look,
-//! but not for long, because the page may be out of reach for other reasons. A look finds the page
-//! (nothing is in between), something else in its place (a portal), or nothing. Only the page
-//! itself ends captivity. Where the network says itself whether it has a portal, its word is the
-//! page, or something else.
+//! It starts in an unknown state. An unknown network may be blocked until the first check, but only
+//! for a short time, because the page may be unreachable for other reasons. A check finds the page
+//! (no portal), other content (a portal), or nothing. Only the page itself ends captivity. If the
+//! network announces whether it has a portal, the announcement counts as the page or as other
+//! content.
 //!
 //! ```text
 //!              page                      something else
@@ -15,53 +15,53 @@
 //!      +------------------ something else -------------------^
 //! ```
 //!
-//! Source: RFC 8952 section 2 (captive portals), appendix A (looking for a known page); RFC 8908
-//! (the network's word).
-//! Limitations: portals of networks that say nothing and let the page through, or answer over TLS
-//! alone, are not found.
+//! Source: RFC 8952 section 2 (captive portals), appendix A (request for a known page); RFC 8908
+//! (announcement by the network).
+//! Limitations: a portal is not detected if the network announces none and lets the page through,
+//! or if it intercepts only TLS.
 
 use hawser_units::{Duration, Instant};
 
-/// What is known of a network.
+/// State of a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// Nothing yet.
+    /// Unknown.
     #[default]
     Unknown,
-    /// Nothing stands before it.
+    /// No portal.
     Open,
-    /// A portal does.
+    /// Captive: a portal intercepts traffic.
     Captive,
 }
 
-/// What a look found.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The page, or the network's word that there is no portal.
+    /// The page, or the network's announcement that it has no portal.
     Page,
-    /// Something else in its place, or the network's word that there is one.
+    /// Another content, or the network's announcement of a portal.
     Other,
-    /// Nothing that says anything.
+    /// No usable result.
     Nothing,
 }
 
-/// Watches one network.
+/// Portal detector of one network.
 ///
-/// Cost: O(1) a look.
+/// Cost: O(1) a check.
 #[derive(Debug)]
 pub struct Portal {
     state: State,
     next: Instant,
-    /// A look is under way.
+    /// Set while a check is under way.
     is_looking: bool,
-    /// Nothing was found so often in a row.
+    /// Number of checks in a row without a result.
     nothing: u32,
     held_until: Option<Instant>,
 }
 
 impl Portal {
-    /// Looks at once. `is_held`: the network carries nothing before the first look is over, or
-    /// [`TIMEOUT`] is.
+    /// Creates a detector that checks at once. `is_held`: the network transfers nothing before the
+    /// first check has ended, or [`TIMEOUT`] has passed.
     #[must_use]
     pub fn new(is_held: bool, now: Instant) -> Self {
         Self {
@@ -73,26 +73,26 @@ impl Portal {
         }
     }
 
-    /// What is known now.
+    /// Returns the present state.
     #[must_use]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Whether the network may carry flows.
+    /// Returns whether the network may be used by flows.
     #[must_use]
     pub fn may_carry(&self) -> bool {
         self.state != State::Captive && self.held_until.is_none()
     }
 
-    /// Whether to look now; the caller does, and says what it found.
+    /// Returns whether to check now; the caller checks and reports the result.
     pub fn poll_transmit(&mut self, now: Instant) -> bool {
         let is_due = !self.is_looking && now >= self.next;
         self.is_looking |= is_due;
         is_due
     }
 
-    /// A look is over.
+    /// Handles the result of a check.
     pub fn handle_outcome(&mut self, outcome: Outcome, now: Instant) {
         self.is_looking = false;
         self.held_until = None;
@@ -114,19 +114,19 @@ impl Portal {
         self.next = now + pause;
     }
 
-    /// What a look goes by is something else now: looks at once, or after the look under way.
+    /// Handles a change of the inputs: checks at once, or after the check under way.
     pub fn handle_change(&mut self, now: Instant) {
         self.next = now;
     }
 
-    /// Lets time pass.
+    /// Unblocks the network if the first check has taken too long at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.held_until.is_some_and(|until| until <= now) {
             self.held_until = None;
         }
     }
 
-    /// When a look is due, or the network is held no longer.
+    /// Returns when a check is due, or when the network is no longer blocked.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let next = (!self.is_looking).then_some(self.next);
@@ -134,13 +134,19 @@ impl Portal {
     }
 }
 
-/// A page is there within a round trip or three; who waits longer asks whether the network is
-/// broken.
+/// Timeout of a check: the page arrives within one to three round trips, and a user who waits
+/// longer assumes a failure. Source: our choice; a shorter one takes slow networks for broken ones,
+/// a longer one holds a network back for longer.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
-/// Somebody who logs in waits for it.
+/// Interval of checks while captive: the user who logs in waits for the result. Source: our choice;
+/// a shorter one costs the portal more requests, a longer one lets the user wait after the login.
 const WHILE_CAPTIVE: Duration = Duration::from_secs(3);
-/// A portal may come back after a night, and the page is somebody's server.
+/// Interval of checks while open: a portal may reappear after hours, and the page is on another
+/// party's server. Source: our choice; 12 requests an hour for each network, and after the end of a
+/// paid hour the user waits for 150 s on average.
 const WHILE_OPEN: Duration = Duration::from_secs(300);
+/// First interval of checks while the page does not answer; doubles up to [`WHILE_OPEN`]. Source:
+/// our choice; the cause may be a network that has just begun, and more requests would burden it.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -162,7 +168,7 @@ mod tests {
         assert_eq!(portal.poll_timeout(), Some(at(4)));
         assert!(portal.poll_transmit(at(4)));
         portal.handle_outcome(Outcome::Nothing, at(5));
-        assert!(!portal.may_carry(), "nothing is no page");
+        assert!(!portal.may_carry(), "no result, no change");
         assert!(portal.poll_transmit(at(8)));
         portal.handle_outcome(Outcome::Page, at(8));
         assert_eq!((portal.state(), portal.may_carry()), (State::Open, true));
@@ -174,7 +180,7 @@ mod tests {
         let mut portal = Portal::new(false, at(0));
         assert!(portal.poll_transmit(at(0)));
         portal.handle_change(at(1));
-        assert!(!portal.poll_transmit(at(1)), "one look at a time");
+        assert!(!portal.poll_transmit(at(1)), "one check at a time");
         portal.handle_outcome(Outcome::Page, at(2));
         assert!(!portal.poll_transmit(at(2)));
         portal.handle_change(at(3));
@@ -196,7 +202,7 @@ mod tests {
         assert!(!known.may_carry());
     }
 
-    // The page alone opens, something else alone closes, and looks come with pauses and for ever.
+    // Only the page opens, only other content closes, and checks continue at intervals.
     proptest! {
         #[test]
         fn looks_go_on(outcomes in prop::collection::vec(0_u8..3, 1..60), is_held: bool) {

@@ -1,10 +1,10 @@
-//! What a network has carried day by day, and what a monthly quota makes of it.
+//! Daily usage of a network, and the level of its monthly quota.
 //!
-//! A ledger starts with the days that were kept and counts what is carried on the day that the
-//! calendar shows. A period runs from one reset day to the next, so what is used of a quota is a
-//! sum over days: a clock that is set back or forth moves what is counted next to another day, and
-//! loses nothing that was counted before. A clock that has never been set (machines without a
-//! battery start in 1970) is not believed: it counts on the latest day known.
+//! A ledger starts with the stored days and counts transferred bytes on the calendar's present day.
+//! A period runs from one reset day to the next, so the usage of a quota is a sum over days: a
+//! clock that is set back or forth changes the day of later bytes and loses none that were counted
+//! before. A clock that was never set (machines without a battery start in 1970) is ignored: bytes
+//! then count on the latest known day.
 //!
 //! ```text
 //!   Free -- 80 % --> Low -- 100 % --> Spent -- the reset day, or a larger quota --> Free
@@ -16,7 +16,7 @@ use std::str::FromStr;
 
 use hawser_units::Bytes;
 
-/// A day of the Gregorian calendar.
+/// Day of the Gregorian calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Date {
     year: i32,
@@ -25,15 +25,15 @@ pub struct Date {
 }
 
 impl Date {
-    /// `None` when the calendar has no such day.
+    /// Creates a date; `None` if the calendar has no such day.
     #[must_use]
     pub fn new(year: i32, month: u8, day: u8) -> Option<Self> {
         let is_one = (1..=12).contains(&month) && (1..=days_in(year, month)).contains(&day);
         is_one.then_some(Self { year, month, day })
     }
 
-    /// The day on which the period of this day began. A reset day that a month does not have is its
-    /// last day.
+    /// Returns the day on which the period of this day began. In a month without the reset day, the
+    /// period begins on the month's last day.
     #[must_use]
     pub fn period_start(self, reset_day: u8) -> Self {
         let reset = reset_in(self.year, self.month, reset_day);
@@ -46,7 +46,7 @@ impl Date {
         }
     }
 
-    /// The day on which the next period begins.
+    /// Returns the day on which the next period begins.
     #[must_use]
     pub fn next_reset(self, reset_day: u8) -> Self {
         let reset = reset_in(self.year, self.month, reset_day);
@@ -95,39 +95,39 @@ impl FromStr for Date {
     }
 }
 
-/// What was carried.
+/// Transferred bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// From the network.
+    /// Bytes from the network.
     pub received: u64,
-    /// To it.
+    /// Bytes to the network.
     pub sent: u64,
 }
 
 impl Used {
-    /// Both ways together, as providers count.
+    /// Returns the sum of both directions, as providers count.
     #[must_use]
     pub fn total(self) -> u64 {
         self.received.saturating_add(self.sent)
     }
 
-    /// Counts more.
+    /// Adds `more`.
     pub fn add(&mut self, more: Self) {
         self.received = self.received.saturating_add(more.received);
         self.sent = self.sent.saturating_add(more.sent);
     }
 }
 
-/// What may be used in a month, and from which day on.
+/// Monthly quota, and the day on which its period begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Both ways together.
+    /// Limit of both directions together.
     pub limit: Bytes,
-    /// From 1 to 31.
+    /// Day of the month, from 1 to 31.
     pub reset_day: u8,
 }
 
-/// How much of a quota is used.
+/// Level of a quota's use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Enough is left, or there is no quota.
@@ -135,12 +135,12 @@ pub enum Level {
     Free,
     /// A fifth or less is left.
     Low,
-    /// Nothing is left.
+    /// Used up.
     Spent,
 }
 
 impl Quota {
-    /// How much of it that is.
+    /// Returns the level at this usage.
     #[must_use]
     pub fn level(self, used: Used) -> Level {
         let (used, limit) = (u128::from(used.total()), u128::from(self.limit.0));
@@ -153,14 +153,14 @@ impl Quota {
         }
     }
 
-    /// What is left of it.
+    /// Returns the rest of the quota.
     #[must_use]
     pub fn left(self, used: Used) -> Bytes {
         Bytes(self.limit.0.saturating_sub(used.total()))
     }
 }
 
-/// What one network has carried, by day.
+/// Usage of one network, by day.
 ///
 /// Cost: O(log days) a count, O(days of a period) a question.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -169,19 +169,19 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Counts on a day, whatever the calendar says: how what was kept comes back.
+    /// Adds stored usage to a day, regardless of the calendar.
     pub fn restore(&mut self, day: Date, used: Used) {
         self.days.entry(day).or_default().add(used);
     }
 
-    /// Counts what was carried just now; returns the day on which it counts.
+    /// Counts bytes that were transferred just now; returns the day to which they were added.
     pub fn handle_bytes(&mut self, used: Used, today: Date) -> Date {
         let day = self.believed(today);
         self.restore(day, used);
         day
     }
 
-    /// What was carried in the period in which today lies.
+    /// Returns the usage in the period that contains today.
     #[must_use]
     pub fn used(&self, today: Date, reset_day: u8) -> Used {
         let today = self.believed(today);
@@ -189,7 +189,7 @@ impl Ledger {
         sum(self.days.range(period).map(|(_, used)| *used))
     }
 
-    /// What was carried in each period, by its first day.
+    /// Returns the usage in each period, by its first day.
     #[must_use]
     pub fn periods(&self, reset_day: u8) -> BTreeMap<Date, Used> {
         let mut periods: BTreeMap<Date, Used> = BTreeMap::new();
@@ -199,18 +199,18 @@ impl Ledger {
         periods
     }
 
-    /// What was carried on each day.
+    /// Returns the usage on each day.
     pub fn days(&self) -> impl Iterator<Item = (Date, Used)> {
         self.days.iter().map(|(day, used)| (*day, *used))
     }
 
-    /// What was carried on a day.
+    /// Returns the usage on a day.
     #[must_use]
     pub fn on(&self, day: Date) -> Used {
         self.days.get(&day).copied().unwrap_or_default()
     }
 
-    /// The day it is: the calendar's, unless its clock has never been set.
+    /// Returns the present day: the calendar's, unless its clock was never set.
     #[must_use]
     pub fn believed(&self, today: Date) -> Date {
         if today >= CLOCK_IS_SET {
@@ -230,9 +230,11 @@ fn sum(all: impl Iterator<Item = Used>) -> Used {
     })
 }
 
-/// As much of a quota calls for attention: at a gigabyte, what is left is half an hour of video.
+/// Share of a quota from which the user is warned: 20 % of a gigabyte is half an hour of video.
+/// Source: our choice; a higher share warns too late to act on, a lower one when a third of a month
+/// is left.
 const LOW_PERCENT: u128 = 80;
-/// No clock that is set shows a day before this was written.
+/// Earliest date of a clock that has been set: before this file was written.
 const CLOCK_IS_SET: Date = Date {
     year: 2025,
     month: 1,
@@ -336,8 +338,7 @@ mod tests {
             prop_assert_eq!(day.to_string().parse::<Date>(), Ok(day));
         }
 
-        // Whatever the clock does, every byte counts in one period, and nothing that was counted is
-        // taken back.
+        // For any clock, every byte counts in exactly one period, and no counted byte is removed.
         #[test]
         fn no_byte_is_lost_or_counted_twice(
             ops in prop::collection::vec((any_date(), 0u64..1_000_000, 0u64..1_000), 1..60),

@@ -1,48 +1,47 @@
-//! Whether a gateway answers: decides from probes and their answers whether a network still leads
-//! anywhere.
+//! Reachability of a gateway, by probes and their answers.
 //!
-//! It starts without an opinion, because many gateways never answer an echo request. Steady state:
-//! one probe an interval, each answered. A gateway that has answered once and is then silent for
-//! three probes in a row is gone; one that the kernel cannot find (no neighbour of that address) is
-//! gone even if it never answered. Any answer brings it back.
+//! It starts unknown, because many gateways never answer an echo request. Steady state: one probe
+//! an interval, each answered. A gateway that has answered once and then misses three probes in a
+//! row is unreachable. A gateway that the kernel cannot find (no neighbour of that address) is
+//! unreachable even if it never answered. Any answer makes it reachable again.
 //!
 //! ```text
-//!             answer                 three silent, or not found twice
+//!             answer                 three missed, or not found twice
 //!   Unknown ---------> Reachable ------------------------------------> Unreachable
 //!      |                   ^                                               |
 //!      |                   +----------------- answer ----------------------+
-//!      +--- not found twice ---> Unreachable --- found, silent ---> Unknown
+//!      +--- not found twice ---> Unreachable --- found, missed ---> Unknown
 //! ```
 //!
-//! Limitations: a network whose gateway answers and whose uplink is dead counts as reachable.
+//! Limitations: a network whose gateway answers while its uplink has failed counts as reachable.
 
 use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant};
 
-/// What is known of a gateway.
+/// State of a gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// It has never answered: nothing speaks against it.
+    /// Never answered, which may be the gateway's normal behaviour.
     #[default]
     Unknown,
-    /// It answers.
+    /// Answering.
     Reachable,
-    /// It used to answer and does not, or it is not there.
+    /// Answers no longer, or does not exist.
     Unreachable,
 }
 
-/// Judges one gateway.
+/// Reachability machine of one gateway.
 ///
-/// Cost: O(1) a probe; at most [`KEPT`] probes are remembered.
+/// Cost: O(1) a probe; at most [`MAX_OUTSTANDING`] probes are stored.
 #[derive(Debug)]
 pub struct Reachability {
     interval: Duration,
     next: Instant,
     sequence: u16,
-    /// Probes that are neither answered nor given up: number, when sent.
+    /// Outstanding probes: number and time of sending.
     open: VecDeque<(u16, Instant)>,
-    /// Probes given up: an answer to one of them still counts, as it only came late.
+    /// Timed-out probes; a late answer to one of them still counts.
     late: VecDeque<(u16, Instant)>,
     silent: u32,
     not_found: u32,
@@ -52,7 +51,7 @@ pub struct Reachability {
 }
 
 impl Reachability {
-    /// Probes every `interval`, from now on.
+    /// Creates a machine that sends a probe each `interval`, from now on.
     #[must_use]
     pub fn new(interval: Duration, now: Instant) -> Self {
         Self {
@@ -69,24 +68,24 @@ impl Reachability {
         }
     }
 
-    /// What is known now.
+    /// Returns the present state.
     #[must_use]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// The smoothed round trip to the gateway.
+    /// Returns the smoothed round-trip time to the gateway.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.round_trip
     }
 
-    /// The next state that was entered, once.
+    /// Returns the next state change, once.
     pub fn poll_event(&mut self) -> Option<State> {
         std::mem::take(&mut self.changed).then_some(self.state)
     }
 
-    /// The number of a probe that is due; the caller sends it.
+    /// Returns the number of a probe that is due; the caller sends it.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<u16> {
         if now < self.next {
             return None;
@@ -97,24 +96,24 @@ impl Reachability {
         Some(self.sequence)
     }
 
-    /// When a probe is due or one is to be given up.
+    /// Returns when a probe is due or times out.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
-        let patience = self.patience();
+        let timeout = self.probe_timeout();
         self.open
             .front()
-            .map_or(self.next, |(_, sent)| (*sent + patience).min(self.next))
+            .map_or(self.next, |(_, sent)| (*sent + timeout).min(self.next))
     }
 
-    /// Gives up probes that are overdue.
+    /// Times out overdue probes.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let patience = self.patience();
+        let timeout = self.probe_timeout();
         while let Some(&(_, sent)) = self.open.front()
-            && now >= sent + patience
+            && now >= sent + timeout
         {
             self.give_up();
             self.silent += 1;
-            // A probe that was sent and brought no refusal found somebody.
+            // A probe that was sent without an error found the gateway's address.
             self.not_found = 0;
             self.next = self.next.min(now);
             match self.state {
@@ -125,7 +124,7 @@ impl Reachability {
         }
     }
 
-    /// An answer to the probe of that number came. Answers to none are ignored.
+    /// Handles the answer to the probe of that number. Answers to unknown probes are ignored.
     pub fn handle_answer(&mut self, number: u16, now: Instant) {
         let known = |(sent, _): &(u16, Instant)| *sent == number;
         let sent = self.open.iter().chain(&self.late).find(|probe| known(probe));
@@ -133,13 +132,13 @@ impl Reachability {
         self.open.retain(|probe| !known(probe));
         self.late.retain(|probe| !known(probe));
         let trip = now.since(sent);
-        // As TCP's: an eighth of each new one (RFC 6298 section 2).
+        // Smoothed as in TCP, with weight 1/8 for the new sample (RFC 6298 section 2).
         self.round_trip = Some(self.round_trip.map_or(trip, |old| old * 7 / 8 + trip / 8));
         (self.silent, self.not_found) = (0, 0);
         self.enter(State::Reachable);
     }
 
-    /// The kernel said that there is nobody at the gateway's address, or no way to it.
+    /// Handles an error of the kernel: no neighbour at the gateway's address, or no route to it.
     pub fn handle_not_found(&mut self, now: Instant) {
         self.give_up();
         self.not_found += 1;
@@ -151,7 +150,7 @@ impl Reachability {
 
     fn give_up(&mut self) {
         self.late.extend(self.open.pop_front());
-        if self.late.len() > KEPT {
+        if self.late.len() > MAX_OUTSTANDING {
             self.late.pop_front();
         }
     }
@@ -163,29 +162,41 @@ impl Reachability {
         }
     }
 
-    /// One after the other while in doubt, so that the verdict comes soon; calmly otherwise.
+    /// Returns the interval between probes: short while in doubt, so that the state is known soon,
+    /// otherwise long.
     fn pause(&self) -> Duration {
         let in_doubt = self.state == State::Reachable && self.silent > 0;
-        if in_doubt { self.patience() } else { self.interval }
+        if in_doubt {
+            self.probe_timeout()
+        } else {
+            self.interval
+        }
     }
 
-    fn patience(&self) -> Duration {
+    fn probe_timeout(&self) -> Duration {
         self.round_trip
             .map_or(TIMEOUT, |trip| (trip * 4).clamp(SHORTEST, TIMEOUT))
     }
 }
 
-/// A single lost probe is common on a radio, three in a row are not: 0.1 % at 10 % loss.
+/// Number of consecutive missed probes that mean that a gateway is unreachable: one loss is common
+/// on a radio. Source: three in a row are 0.1 % at 10 % loss.
 const SILENT: u32 = 3;
-/// The kernel has asked for the neighbour three times before it says so once; the second time
-/// excludes a moment's absence.
+/// Number of consecutive errors that mean that a gateway is unreachable. Source: the kernel sends
+/// three neighbour solicitations before each error (RFC 4861 section 10), and the second error
+/// excludes a short absence.
 const NOT_FOUND: u32 = 2;
-/// Probes that may be answered late.
-pub const KEPT: usize = 16;
+/// Maximum number of probes that may be answered late. Source: our choice, 8 s of probes at the
+/// usual interval of half a second; later answers show nothing, and count as lost.
+pub const MAX_OUTSTANDING: usize = 16;
+/// Interval of probes after an error, so that the second one decides. Source: our choice; a shorter
+/// one repeats a question that the kernel still asks, a longer one delays the change of networks.
 const HURRY: Duration = Duration::from_millis(100);
-/// Queues of a loaded access network reach several hundred milliseconds from one moment to the
-/// next.
+/// Minimum timeout: queues of a loaded access network can grow by several hundred milliseconds at
+/// once. Source: our choice; a shorter one takes a queue for an absence.
 const SHORTEST: Duration = Duration::from_millis(250);
+/// Timeout before a round trip is known, and maximum timeout. Source: the initial retransmission
+/// timeout of RFC 6298 section 2.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -199,7 +210,8 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    /// Lets time pass in steps of 10 ms; a probe is answered 20 ms after it was sent, if `answers`.
+    /// Advances the time in steps of 10 ms; a probe is answered 20 ms after it was sent, if
+    /// `answers`.
     fn run(gateway: &mut Reachability, from: u64, to: u64, answers: bool) -> Vec<(u64, State)> {
         let mut events = Vec::new();
         let mut under_way: Vec<(u64, u16)> = Vec::new();
@@ -260,7 +272,7 @@ mod tests {
             gateway.handle_not_found(at(ms));
         }
         assert_eq!(gateway.poll_event(), Some(State::Unreachable));
-        // Found, and as silent as some are.
+        // Found, but without answers, as some gateways are.
         run(&mut gateway, 1_000, 3_000, false);
         assert_eq!(gateway.state(), State::Unknown);
     }
@@ -286,7 +298,7 @@ mod tests {
                     prop_assert_eq!(gateway.state(), State::Reachable);
                 }
                 prop_assert!(gateway.state() != State::Reachable || answered_at.is_some());
-                prop_assert!(gateway.open.len() <= 64 && gateway.late.len() <= KEPT);
+                prop_assert!(gateway.open.len() <= 64 && gateway.late.len() <= MAX_OUTSTANDING);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Time, rates, sizes and identifiers shared by every Hawser crate.
 //!
-//! Level 0 of the house: no dependencies, no clock. An [`Instant`] is handed in from outside, so
-//! the same code runs under the daemon's monotonic clock, the lab's and the simulator's virtual
-//! one.
+//! Level 0 of the architecture: no dependencies and no clock. The caller provides each [`Instant`],
+//! so the same code runs with the daemon's and the lab's monotonic clock, and with the simulator's
+//! virtual one.
 #![forbid(unsafe_code)]
 
 mod net;
@@ -48,19 +48,20 @@ impl InnerBytes {
 }
 
 impl UdpBytes {
-    /// What is left for inner packets when each packet of `packet` bytes of UDP payload has
-    /// `framing` bytes of framing.
+    /// Returns the bytes that remain for inner packets when each packet of `packet` bytes of UDP
+    /// payload has `framing` bytes of framing.
     #[must_use]
     pub const fn inner(self, packet: Self, framing: u64) -> InnerBytes {
         InnerBytes(self.0 - self.0 / packet.0 * framing)
     }
 }
 
-/// Names a network of a machine; whoever drives the machine chooses the number.
+/// Identifies a network of a machine; the driver of the machine chooses the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetworkId(pub u32);
 
-/// One network of a session. Never reused within a key epoch, because nonces are built from it.
+/// Id of one network of a session. Never reused within a key epoch, because nonces are built from
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId(pub u16);
 
@@ -81,13 +82,13 @@ impl Sequence {
         Self(self.0.wrapping_add(n))
     }
 
-    /// The signed distance from `earlier` to `self`; negative when `self` lies before it.
+    /// Returns the signed distance from `earlier` to `self`; negative if `self` is before it.
     #[must_use]
     pub fn distance_from(self, earlier: Self) -> i32 {
         self.0.wrapping_sub(earlier.0).cast_signed()
     }
 
-    /// Whether `self` lies before `other`.
+    /// Returns whether `self` is before `other`.
     #[must_use]
     pub fn is_before(self, other: Self) -> bool {
         self.distance_from(other) < 0

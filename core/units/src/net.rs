@@ -7,9 +7,9 @@ use core::str::FromStr;
 /// A network: address and prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Net {
-    /// Its first address.
+    /// First address of the network.
     pub address: IpAddr,
-    /// Its prefix length, bits.
+    /// Prefix length, bits.
     pub prefix: u8,
 }
 
@@ -30,19 +30,19 @@ impl Net {
         Self::new(address, bits_of(address))
     }
 
-    /// Whether the address lies in it.
+    /// Returns whether the network contains the address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.overlaps(Self::host(address))
     }
 
-    /// Whether all of the other lies in it.
+    /// Returns whether the network contains all of the other.
     #[must_use]
     pub fn covers(&self, other: Self) -> bool {
         self.prefix <= other.prefix && self.overlaps(other)
     }
 
-    /// Whether both have an address in common.
+    /// Returns whether both networks have an address in common.
     #[must_use]
     pub fn overlaps(&self, other: Self) -> bool {
         let prefix = self.prefix.min(other.prefix);

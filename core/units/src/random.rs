@@ -50,7 +50,7 @@ impl Random {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Whether an event of `probability` happens.
+    /// Returns whether an event of `probability` occurs.
     pub fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.uniform() < probability
     }
@@ -81,7 +81,7 @@ pub fn split_mix(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-// FNV-1a 64: spreads a stream's name over the seed.
+// FNV-1a of 64 bits spreads a stream's name over the seed. Source: draft-eastlake-fnv.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 

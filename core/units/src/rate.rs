@@ -8,7 +8,7 @@ use crate::Bytes;
 pub struct Rate(u64);
 
 impl Rate {
-    /// No data at all.
+    /// No data at all. Source: definition.
     pub const ZERO: Self = Self(0);
 
     /// A rate of `bps` bit/s.
@@ -40,7 +40,7 @@ impl Rate {
         self.0
     }
 
-    /// How long `bytes` take at this rate; [`Duration::MAX`] at rate zero.
+    /// Returns the time to transfer `bytes` at this rate; [`Duration::MAX`] at rate zero.
     #[must_use]
     pub fn time_for(self, bytes: Bytes) -> Duration {
         if self.0 == 0 {
@@ -61,8 +61,8 @@ impl Rate {
         Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 
-    /// This rate multiplied by `factor`, which must be finite and not negative (otherwise the
-    /// result is zero).
+    /// Returns this rate multiplied by `factor`, which must be finite and not negative (otherwise
+    /// the result is zero).
     #[must_use]
     pub fn scale(self, factor: f64) -> Self {
         Self((self.0 as f64 * factor) as u64)
@@ -115,13 +115,15 @@ impl MeasuredRate {
 pub struct PredictedRate(Rate);
 
 impl PredictedRate {
-    /// Of a path whose rate stays: a channel whose capacity is known, or a path that does not grow.
+    /// Creates the prediction of a path with a constant rate: a channel with known capacity, or a
+    /// path that does not grow.
     #[must_use]
     pub const fn steady(rate: Rate) -> Self {
         Self(rate)
     }
 
-    /// Of a path that carries `growth` times as much as was measured by the time in question.
+    /// Creates the prediction of a path that will transfer `growth` times the measured rate at the
+    /// time in question.
     #[must_use]
     pub fn grown(measured: MeasuredRate, growth: f64) -> Self {
         Self(measured.0.scale(growth))
@@ -133,7 +135,13 @@ impl PredictedRate {
         self.0
     }
 
-    /// Whether anything is known of it.
+    /// Returns the prediction for traffic that gets this share of the rate.
+    #[must_use]
+    pub fn scale(self, share: f64) -> Self {
+        Self(self.0.scale(share))
+    }
+
+    /// Returns whether a rate is known.
     #[must_use]
     pub fn is_known(self) -> bool {
         self.0 != Rate::ZERO

@@ -9,9 +9,9 @@ use core::time::Duration;
 pub struct Instant(u64);
 
 impl Instant {
-    /// The driver's epoch.
+    /// Epoch of the driver. Source: definition.
     pub const ZERO: Self = Self(0);
-    /// Later than every instant that occurs.
+    /// Later than every instant that occurs. Source: the largest number.
     pub const FAR_FUTURE: Self = Self(u64::MAX);
 
     /// The instant `nanos` nanoseconds after the epoch.

@@ -1,33 +1,34 @@
-//! What packets of a path take of the air that it shares with other paths.
+//! Airtime of a path's packets on a channel that it shares with other paths.
 
 use hawser_units::Duration;
 
 use crate::framing::{ParseError, Reader};
 
-/// What a path takes of a radio channel, as the client measures it.
+/// Airtime of a path on a radio channel, as the client measures it.
 ///
-/// Paths of the same channel share one resource: while a packet of one is on the air, none of the
-/// others is. A packet of `n` bytes (IP) takes `empty`, and `n` shares of what a byte takes.
+/// Paths of the same channel share one resource: while a packet of one path is on the air, no other
+/// path can transfer. The airtime of a packet of `n` bytes (IP) is `empty`, plus `n / FULL` of the
+/// difference to `full`.
 ///
 /// Source: the packet time of All-APs section 5.1, for two sizes of packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Airtime {
-    /// The channel: its frequency in MHz. Any number that is the same for all paths of one channel
-    /// will do.
+    /// Channel: its frequency in MHz, or any number that is the same for all paths of one channel.
     pub channel: u16,
-    /// What others than the client's own packets take of the channel, in 255ths.
+    /// Share of the channel that traffic of others uses, in 255ths.
     pub others: u8,
-    /// What a packet takes besides its bytes: contention, preambles, acknowledgement.
+    /// Airtime of a packet in addition to its bytes: contention, preambles, acknowledgement.
     pub empty: Duration,
-    /// What a packet of [`FULL`] bytes takes in all.
+    /// Airtime of a packet of [`FULL`] bytes in all.
     pub full: Duration,
 }
 
-/// The size of packet that [`Airtime::full`] is about. Units: bytes of IP packet.
+/// Packet size of [`Airtime::full`]. Source: the largest IP packet on an Ethernet (RFC 894). Units:
+/// bytes of IP packet.
 pub const FULL: u64 = 1500;
 
 impl Airtime {
-    /// What `packets` packets of `bytes` (IP) together take.
+    /// Returns the airtime of `packets` packets of `bytes` (IP) in all.
     #[must_use]
     pub fn of(&self, packets: u64, bytes: u64) -> Duration {
         let for_bytes =
@@ -36,19 +37,19 @@ impl Airtime {
         Duration::from_nanos(u64::try_from(all).unwrap_or(u64::MAX))
     }
 
-    /// A share, 0 to 1, as [`Self::others`](Airtime#structfield.others) has it.
+    /// Returns a share, 0 to 1, in the unit of [`Self::others`](Airtime#structfield.others).
     #[must_use]
     pub fn parts(share: f64) -> u8 {
         (share.clamp(0.0, 1.0) * 255.0).round() as u8
     }
 
-    /// What others take of the channel, 0 to 1.
+    /// Returns the share of the channel that other traffic uses, 0 to 1.
     #[must_use]
     pub fn others(&self) -> f64 {
         f64::from(self.others) / 255.0
     }
 
-    /// Times are cut to 4.2 s, which no packet takes.
+    /// Appends the encoded airtime; times are limited to 4.2 s, which no packet needs.
     pub(crate) fn emit(self, out: &mut Vec<u8>) {
         let nanos = |time: Duration| u32::try_from(time.as_nanos()).unwrap_or(u32::MAX).to_be_bytes();
         out.extend_from_slice(&self.channel.to_be_bytes());

@@ -1,36 +1,37 @@
-//! The body of a bundle: several small UDP packets of one flow in one datagram.
+//! Body of a bundle: several small UDP packets of one flow in one datagram.
 //!
 //! On a slow link the headers of a call's packets take longer than its voice. A bundle has one
-//! outer packet, one tag and one inner header for all of them, and says of each packet but the
-//! first only what its headers do not share with the first one's.
+//! outer packet, one tag and one inner header for all of them. Each packet after the first contains
+//! only the header fields that differ from the first one's.
 //!
 //! ```text
 //!   | length (8) | first packet ...
 //!   | payload length (8) | [IPv4 identification (16)] | UDP checksum (16) | payload ...   repeated
 //! ```
 //!
-//! Which flow it is of says the inner header ([`crate::data::Inner`]): its sequence number is that
-//! of the first packet, the others follow, and its flags hold for all of them. A bundle holds its
-//! own context, so a lost one takes nothing with it but its own packets.
+//! The inner header ([`crate::data::Inner`]) identifies the flow: its sequence number is that of
+//! the first packet, the others follow, and its flags apply to all of them. A bundle contains its
+//! own context, so the loss of a bundle affects only its own packets.
 //!
 //! Source: RFC 5795 section 3 (headers of one flow differ in few fields) and RFC 3095 section A.1
-//! (which ones). Deviates: the context travels in the same datagram.
+//! (the fields that differ). Deviates: the context is in the same datagram.
 
 use crate::inner::{fill_ipv4_checksum, ones_sum, protocol};
 
-/// The longest packet that is bundled. Source: its length has eight bits.
+/// Maximum size of a bundled packet, bytes. Source: the length field has eight bits.
 pub const MAX_PACKET: usize = 255;
-/// Packets of one bundle. Source: their headers are a sixth of what a bundle of two has for each.
+/// Maximum number of packets in a bundle. Source: their headers are a sixth of what a bundle of two
+/// has for each.
 pub const MAX_PACKETS: usize = 8;
 
-/// Header without options, RFC 791 section 3.1. Units: bytes.
+/// Size of an IPv4 header without options, RFC 791 section 3.1. Units: bytes.
 const IPV4_LEN: usize = 20;
-/// Header, RFC 8200 section 3. Units: bytes.
+/// Size of an IPv6 header, RFC 8200 section 3. Units: bytes.
 const IPV6_LEN: usize = 40;
-/// Header, RFC 768. Units: bytes.
+/// Size of a UDP header, RFC 768. Units: bytes.
 const UDP_LEN: usize = 8;
 
-/// The fields that all packets of a bundle share, beside addresses and ports.
+/// Header fields that all packets of a bundle share, in addition to addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     fields: [u8; 5],
@@ -38,8 +39,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Reads the shape of a packet; `None` where it is no whole UDP packet of at most
-    /// [`MAX_PACKET`] bytes whose lengths and IPv4 checksum follow from the rest.
+    /// Returns the shape of a packet; `None` if it is not a whole UDP packet of at most
+    /// [`MAX_PACKET`] bytes whose lengths and IPv4 checksum follow from the other fields.
     #[must_use]
     pub fn of(packet: &[u8]) -> Option<Self> {
         if packet.len() > MAX_PACKET {
@@ -82,12 +83,12 @@ impl Shape {
         UDP_LEN + if self.is_ipv6 { IPV6_LEN } else { IPV4_LEN }
     }
 
-    /// Bytes that a packet behind the first takes in place of its headers.
+    /// Returns the size of a later packet's short header. Units: bytes.
     const fn short_len(self) -> usize {
         if self.is_ipv6 { 3 } else { 5 }
     }
 
-    /// Bytes by which a packet of `len` bytes makes a bundle longer.
+    /// Returns the number of bytes that a packet of `len` bytes adds to a bundle.
     #[must_use]
     pub fn item_len(self, len: usize, is_first: bool) -> usize {
         if is_first {
@@ -101,7 +102,7 @@ impl Shape {
 /// Adds a packet to a bundle, which is empty before the first.
 ///
 /// # Panics
-/// When `packet` has no [`Shape`].
+/// If `packet` has no [`Shape`].
 pub fn push(bundle: &mut Vec<u8>, packet: &[u8]) {
     let shape = Shape::of(packet).expect("what is bundled has a shape");
     if bundle.is_empty() {
@@ -118,10 +119,10 @@ pub fn push(bundle: &mut Vec<u8>, packet: &[u8]) {
     bundle.extend(payload);
 }
 
-/// The packets of a bundle, whole.
+/// Iterator over the packets of a bundle, with their headers rebuilt.
 ///
-/// Cost: a copy of each packet; at most [`MAX_PACKETS`]. It ends where a body cannot be what
-/// [`push`] makes.
+/// Cost: a copy of each packet; at most [`MAX_PACKETS`]. It ends at bytes that [`push`] cannot have
+/// written.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     first: &'a [u8],
@@ -131,7 +132,7 @@ pub struct Packets<'a> {
 }
 
 impl<'a> Packets<'a> {
-    /// Reads the body of a bundle.
+    /// Parses the body of a bundle.
     #[must_use]
     pub fn parse(body: &'a [u8]) -> Self {
         let split = body

@@ -1,9 +1,9 @@
-//! Inner headers sent once for a run of segments.
+//! Compression of inner headers: sent once for a run of segments.
 //!
-//! The segments of one large packet share their headers but for what follows from their place:
-//! sequence number, length, identification and the flags of the last. So the first travels whole,
-//! as a [`Form::Context`], and those behind it as one byte and their payload. The receiver puts the
-//! headers back in front, in the order of the flow.
+//! The segments of one large packet have the same headers, except for fields that depend on the
+//! segment's position: sequence number, length, identification and the flags of the last. So the
+//! first segment is sent whole, as a [`Form::Context`], and the others as one byte and their
+//! payload. The receiver restores the headers, in the order of the flow.
 //!
 //! ```text
 //!   context     | IP, TCP headers | payload |      sequence s
@@ -11,11 +11,11 @@
 //!                 +- 0x80: PSH, 0x40: FIN, below: how many segments after its context
 //! ```
 //!
-//! A packet whose context never came cannot be rebuilt and is lost with it; so senders compress
-//! only what they also keep for retransmission. What changes from packet to packet of a sender
-//! (time stamps, acknowledgements) is the same within one large packet.
+//! A packet without its context cannot be rebuilt and is lost, so senders compress only packets
+//! that are in the retransmission buffer. Fields that change between the packets of a sender
+//! (timestamps, acknowledgements) are constant within one large packet.
 //!
-//! Source: the words of RFC 5795 (ROHC); the fields of RFC 6846 section 6 that are static or
+//! Source: the terms of RFC 5795 (ROHC); the fields of RFC 6846 section 6 that are static or
 //! inferred within a train of segments.
 
 use std::net::IpAddr;
@@ -25,43 +25,44 @@ use hawser_units::Sequence;
 use crate::frame::Format;
 use crate::inner::{Summary, protocol, set_lengths, tcp_flag};
 
-/// Bytes in front of a compressed packet's payload.
+/// Size of the compressed header. Source: the layout above. Units: bytes.
 pub const COMPRESSED_LEN: usize = 1;
-/// How far behind its context a compressed packet may be.
+/// Maximum distance of a compressed packet from its context. Source: six bits in the layout above.
 pub const MAX_BACK: u16 = 63;
-/// Flow slots that may have a context: bounds what a receiver remembers of a session to about 600
-/// KB.
+/// Number of flow slots that may have a context. Source: a bound on a receiver's memory of a
+/// session, 590 kB of headers of [`MAX_HEADERS`].
 pub const CONTEXT_SLOTS: u16 = 4096;
-/// The longest headers of a context: Ethernet with two tags, IPv4 and TCP with all options (142
-/// bytes).
+/// Maximum size of a context's headers. Source: Ethernet with two tags (IEEE 802.1Q, 22 bytes),
+/// IPv4 (RFC 791, 60) and TCP (RFC 9293, 60) with all options are 142 bytes. Units: bytes.
 pub const MAX_HEADERS: usize = 144;
 
+/// Flags of the compressed header. Source: the layout above.
 const PUSH: u8 = 0x80;
 const FIN: u8 = 0x40;
 
-/// In which form an inner packet travels.
+/// Form in which an inner packet is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// With its headers.
+    /// Packet with its headers.
     #[default]
     Whole,
-    /// With its headers, which packets behind it refer to.
+    /// Packet with its headers, which are the context of later packets.
     Context,
     /// A [`Compressed`] and the payload.
     Compressed,
 }
 
-/// What stands in the place of headers.
+/// Compressed header, which replaces the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compressed {
-    /// How many segments after its context: 1 to [`MAX_BACK`].
+    /// Distance from its context in segments: 1 to [`MAX_BACK`].
     pub back: u8,
     /// TCP flags that only the last segment has: PSH and FIN.
     pub last_flags: u8,
 }
 
 impl Compressed {
-    /// Reads the byte in front of the payload.
+    /// Parses the compressed header.
     #[must_use]
     pub fn parse(byte: u8) -> Option<Self> {
         let flag = |bit, flag| if byte & bit == 0 { 0 } else { flag };
@@ -72,7 +73,7 @@ impl Compressed {
         })
     }
 
-    /// The byte.
+    /// Returns the encoded byte.
     #[must_use]
     pub fn emit(self) -> u8 {
         let bit = |flag, bit| if self.last_flags & flag == 0 { 0 } else { bit };
@@ -80,7 +81,7 @@ impl Compressed {
     }
 }
 
-/// Headers that packets behind them refer to.
+/// Headers of a context, to which later packets refer.
 #[derive(Debug)]
 struct Context {
     sequence: Sequence,
@@ -92,7 +93,7 @@ struct Context {
     bytes: [u8; MAX_HEADERS],
 }
 
-/// Headers put together again.
+/// Rebuilt headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers {
     bytes: [u8; MAX_HEADERS],
@@ -100,19 +101,19 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// The bytes in front of the payload.
+    /// Returns the headers.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The same, to be changed.
+    /// Returns the headers for modification.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..usize::from(self.len)]
     }
 }
 
-/// What a receiver remembers of one session: a context for each flow slot.
+/// Receiver's state of one session: a context for each flow slot.
 ///
 /// Cost: O(1) a packet.
 #[derive(Debug, Default)]
@@ -122,7 +123,7 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Contexts of packets of that format.
+    /// Creates an empty state for packets of that format.
     #[must_use]
     pub fn new(format: Format) -> Self {
         Self {
@@ -131,9 +132,8 @@ impl Contexts {
         }
     }
 
-    /// Remembers a packet of [`Form::Context`], `len` bytes long, that begins with `headers`. One
-    /// that comes late does not replace its successor; one that cannot be a context is let be, and
-    /// nothing will be rebuilt from it.
+    /// Stores a packet of [`Form::Context`], `len` bytes long, that begins with `headers`. A late
+    /// context does not replace a newer one. A packet that cannot be a context is ignored.
     pub fn remember(&mut self, flow: u16, sequence: Sequence, headers: &[u8], len: usize) {
         let summary = self.format.parse(headers);
         let Some(summary) = summary.filter(|summary| can_be_context(summary, len)) else {
@@ -160,7 +160,7 @@ impl Contexts {
         context.bytes[..headers_len].copy_from_slice(&headers[..headers_len]);
     }
 
-    /// Forgets the contexts of packets from other sources than these.
+    /// Removes the contexts of packets from sources for which `is_kept` is false.
     pub fn keep_sources(&mut self, is_kept: impl Fn(IpAddr) -> bool) {
         for slot in &mut self.slots {
             let source = slot.as_ref().and_then(|context| {
@@ -173,8 +173,8 @@ impl Contexts {
         }
     }
 
-    /// The headers of a compressed packet with `payload` bytes; `None` when its context is not the
-    /// newest of its flow. The transport checksum is as partial as the context's.
+    /// Returns the headers of a compressed packet with `payload` bytes; `None` if its context is
+    /// not the newest of its flow. The transport checksum is partial if the context's is.
     #[must_use]
     pub fn rebuild(
         &self,
@@ -198,7 +198,7 @@ impl Contexts {
             let (before, rest) = headers.bytes[ip_at + ip_len + 4..].split_first_chunk_mut::<4>()?;
             let at = u32::from_be_bytes(*before).wrapping_add(back * u32::from(context.segment));
             *before = at.to_be_bytes();
-            // What is left begins with the acknowledgement number; the flags are five bytes on.
+            // `rest` begins with the acknowledgement number; the flags are at offset 5.
             rest[5] = rest[5] & !(tcp_flag::CWR | tcp_flag::PSH | tcp_flag::FIN) | compressed.last_flags;
         }
         set_lengths(
@@ -226,7 +226,7 @@ impl Context {
     }
 }
 
-/// Whether segments behind such a packet, `len` bytes long, can be rebuilt from it.
+/// Returns whether segments after a packet of `len` bytes can be rebuilt from it.
 fn can_be_context(summary: &Summary, len: usize) -> bool {
     let headers_len = usize::from(summary.headers_len);
     summary.has_transport() && headers_len <= MAX_HEADERS && len > headers_len && len <= usize::from(u16::MAX)
@@ -255,7 +255,8 @@ mod tests {
         out
     }
 
-    /// Sends segments from `from` on with `from` as their context; what the receiver makes of them.
+    /// Sends the segments from `from` on, with `from` as their context; returns the rebuilt
+    /// packets.
     fn travel(packet: &[u8], segment: u16, from: u16) -> Vec<Vec<u8>> {
         let cut = plan(packet, segment);
         let sequence = |index: u16| Sequence(u32::MAX - 3).add(u32::from(index));

@@ -1,5 +1,4 @@
-//! Control messages: what client and hub say to each other over the reliable stream of the control
-//! channel.
+//! Control messages between client and hub, over the reliable stream of the control channel.
 //!
 //! ```text
 //!  0        2        3
@@ -8,10 +7,10 @@
 //!  +--------+--------+------------------ ... -+
 //! ```
 //!
-//! All integers are big-endian; text is UTF-8 behind a length byte; a list stands behind a count
-//! byte. Every message has an upper bound ([`MAX_FRAME`]), so a reader needs a fixed buffer. The
-//! channel is TLS 1.3: bytes come from an authenticated peer, which may still be mistaken or
-//! hostile, so parsing is total.
+//! All integers are big-endian; text is UTF-8 after a length byte; a list follows a count byte.
+//! Every message has an upper bound ([`MAX_FRAME`]), so a reader needs a fixed buffer. The channel
+//! is TLS 1.3: bytes come from an authenticated peer, which may be faulty or hostile, so parsing is
+//! total.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -29,17 +28,18 @@ use crate::preference::Preference;
 pub use crate::reasons::{CloseReason, Refusal};
 use crate::receipt::{CODE_LEN, Receipt};
 
-/// The version of the control protocol that this code speaks.
+/// Version of the control protocol that this code implements. Source: the first version.
 pub const VERSION: u16 = 1;
-/// Bytes of an enrolment token.
+/// Size of an enrolment token. Units: bytes. Source: RFC 6749 section 10.10, a guess in 2^128.
 pub const TOKEN_LEN: usize = 16;
-/// Most resolver addresses in a [`Welcome`].
+/// Maximum number of resolver addresses in a [`Welcome`]. Source: our choice; the C library uses
+/// three (`MAXNS`, resolv.conf(5)), in either version of IP.
 pub const MAX_DNS: usize = 8;
-/// Most subnets that a hub leads to one client.
+/// Maximum number of subnets that a hub routes to a client. Source: our choice, a bound on routes.
 pub const MAX_SUBNETS: usize = 16;
 
-/// The names of all schedulers, as in configuration and in [`Message::SetScheduler`];
-/// `hawser_proto::scheduler` has them.
+/// Names of all schedulers, as in configuration and in [`Message::SetScheduler`];
+/// `hawser_proto::scheduler` implements them.
 pub const SCHEDULERS: [&str; 11] = [
     "random",
     "round-robin",
@@ -54,126 +54,126 @@ pub const SCHEDULERS: [&str; 11] = [
     "independent-path",
 ];
 
-/// One message.
+/// Message of the control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Client: the first message of a connection.
     Hello(Hello),
-    /// Hub: the client is in.
+    /// Hub: the client is accepted.
     Welcome(Welcome),
-    /// Hub: the client is not in, and why. The connection ends.
+    /// Hub: the client is rejected, with a reason. The connection ends.
     Refused(Refusal),
-    /// Client: opens a path, or repeats that it is open.
+    /// Client: opens a path, or repeats that the path is open.
     PathOpen {
-        /// The path; never reused within a session.
+        /// Path, whose number is never reused within a session.
         path: u16,
-        /// The number the client wants to find in packets of this path.
+        /// Receiver index that the client expects in packets of this path.
         receive_index: u32,
     },
     /// Hub: the path is open.
     PathOpened {
         /// The path.
         path: u16,
-        /// The number the hub wants to find in packets of this path.
+        /// Receiver index that the hub expects in packets of this path.
         receive_index: u32,
     },
-    /// Client: the path is gone. Hub: it has heard so, or does not want the path.
+    /// Client: the path has been removed. Hub: confirms that, or rejects the path.
     PathClose {
         /// The path.
         path: u16,
     },
-    /// Client: wants this scheduler for what the hub sends.
+    /// Client: selects the scheduler for the hub's packets.
     SetScheduler {
-        /// Of which flows.
+        /// Class of the flows.
         class: Class,
-        /// One of [`SCHEDULERS`], where the client is no newer than the hub.
+        /// Name of one of [`SCHEDULERS`], unless the client is newer than the hub.
         scheduler: String,
     },
-    /// Client: the hub shall send at most this on the path; 0 lifts the cap.
+    /// Client: maximum rate of the hub's packets on the path; 0 removes the cap.
     Cap {
         /// The path.
         path: u16,
-        /// Bit/s of UDP payload.
+        /// Rate of UDP payload, bit/s.
         rate_bps: u64,
     },
-    /// Client: what packets of the path take of a radio channel; `None`: nothing is known any more.
+    /// Client: airtime of the path's packets on a radio channel; `None`: no longer known.
     Airtime {
         /// The path.
         path: u16,
-        /// What they take.
+        /// Airtime of packets.
         airtime: Option<Airtime>,
     },
-    /// Client: packets wait for so long before the path hands them over together; until it is said,
-    /// not at all.
+    /// Client: time for which packets wait until the path delivers them as one batch; zero until
+    /// this message arrives.
     Pause {
         /// The path.
         path: u16,
-        /// At most 65 s, in ms.
+        /// Duration, at most 65 s, in ms.
         pause: Duration,
     },
-    /// Client: for what the hub uses the path; until it is said, for all.
+    /// Client: traffic for which the hub uses the path; all traffic until this message arrives.
     Prefer {
         /// The path.
         path: u16,
-        /// For what.
+        /// Preference of the path.
         preference: Preference,
     },
-    /// Either: asks for a [`Message::Pong`] with the same number.
+    /// Either: requests a [`Message::Pong`] with the same number.
     Ping(u32),
-    /// Answers a ping.
+    /// Answer to a ping.
     Pong(u32),
-    /// Hub: one of the other hubs where this client may come in as well. All of them are named, one
-    /// after another, when a connection begins and when they have changed.
+    /// Hub: another hub that this client may use too. The hub sends one message for each, when a
+    /// connection begins and when the list has changed.
     OtherHub(OtherHub),
-    /// Hub: will be taken down; the client goes to another hub while this one still serves it.
+    /// Hub: it will shut down; the client moves to another hub while this one still serves it.
     Leave,
-    /// Hub: what it holds this client to from now on.
+    /// Hub: limit of this client from now on.
     Limit(Limit),
-    /// Client: a neighbour carries the path, of which the hub is to sign receipts. Said again, it
-    /// changes nothing.
+    /// Client: a neighbour relays the path, and the hub shall sign receipts for it. Repetitions
+    /// have no effect.
     Through {
         /// The path.
         path: u16,
-        /// The code of the neighbour.
+        /// Code of the neighbour.
         member: [u8; CODE_LEN],
-        /// The code of the client, as that neighbour knows it.
+        /// Code under which that neighbour knows the client.
         taker: [u8; CODE_LEN],
     },
-    /// Hub: what a neighbour has carried of the session so far.
+    /// Hub: traffic of the session that a neighbour has relayed so far.
     Receipt(Box<Receipt>),
-    /// Hub: the subnets that it leads to this client, all of them: at most [`MAX_SUBNETS`]. What
-    /// has an address of theirs is let through as it is. None until it is said.
+    /// Hub: all subnets that it routes to this client, at most [`MAX_SUBNETS`]. Packets with an
+    /// address in these subnets pass unchanged. Empty until this message arrives.
     Subnets(Vec<Net>),
-    /// Client: for how long packets of some flows are of use that the hub sends. All rules are
-    /// named, one after another, when a connection begins and when they have changed; none hold
-    /// until then.
+    /// Client: deadline for packets of the hub in some flows. The client sends one message for each
+    /// rule, when a connection begins and when the rules have changed; there are no rules until
+    /// then.
     Deadline(Box<ListedRule>),
-    /// Client: what a program has declared of a flow that the hub sends; nothing of any until it is
-    /// said on this connection.
+    /// Client: properties of a flow from the hub, declared by a program. No flow has any until this
+    /// message arrives on the connection.
     Declare(Box<DeclaredFlow>),
-    /// Hub: wants fresh keys; the client opens a new control connection.
+    /// Hub: requests new keys; the client opens a new control connection.
     RekeyWanted,
-    /// Either: the connection ends, and why.
+    /// Either: the connection ends, with a reason.
     Close(CloseReason),
-    /// Of a type that only later versions know: it is passed over.
+    /// Unknown type of a later version: it is ignored.
     Unknown(u8),
 }
 
-/// How a client presents itself.
+/// First message of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// The highest protocol version the client speaks.
+    /// Highest protocol version that the client supports.
     pub version: u16,
-    /// The token of an invitation, while the client is not enrolled.
+    /// Token of an invitation, while the client is not enrolled.
     pub enrol_token: Option<[u8; TOKEN_LEN]>,
-    /// The session that the client wants to continue.
+    /// Session that the client wants to continue.
     pub resume: Option<u64>,
-    /// The cipher that is faster on the client.
+    /// Cipher that is faster on the client.
     pub prefers: Cipher,
-    /// What the session is to carry. A hub that does not know frames does not know their flag, and
-    /// ends the connection.
+    /// Format of the session's inner packets. A hub that does not support Ethernet frames does not
+    /// know their flag, and ends the connection.
     pub format: Format,
-    /// What the machine calls itself: for the hub's log only.
+    /// Name of the machine, only for the hub's log.
     pub name_hint: String,
 }
 
@@ -190,26 +190,26 @@ impl core::fmt::Debug for Hello {
     }
 }
 
-/// What a client gets.
+/// Answer to an accepted client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// The session: a new one, or the one that `resume` named.
+    /// Session: a new one, or the one in `resume`.
     pub session: u64,
-    /// The epoch of the keys that this connection exports.
+    /// Epoch of the keys that this connection exports.
     pub epoch: u8,
-    /// The client's inner IPv4 address and the length of the pool's prefix.
+    /// Client's inner IPv4 address, and the length of the pool's prefix.
     pub inner_v4: (Ipv4Addr, u8),
-    /// The client's inner IPv6 address and the length of the pool's prefix.
+    /// Client's inner IPv6 address, and the length of the pool's prefix.
     pub inner_v6: Option<(Ipv6Addr, u8)>,
     /// Resolvers that are reachable through the tunnel.
     pub dns: Vec<IpAddr>,
     /// The MTU of the hub's inner interface, bytes.
     pub hub_mtu: u16,
-    /// What protects the data packets of this epoch.
+    /// Cipher of the data packets of this epoch.
     pub cipher: Cipher,
 }
 
-/// What protects data packets. Both have keys of 32 bytes, nonces of 12 and tags of 16.
+/// Cipher of data packets. Both have keys of 32 bytes, nonces of 12 and tags of 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
     /// AES-256-GCM (NIST SP 800-38D).
@@ -219,8 +219,8 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// The cipher for two sides that prefer these: AES only when both have it in hardware, for the
-    /// slower side is the bottleneck.
+    /// Returns the cipher for two sides with these preferences: AES only if both have it in
+    /// hardware, because the slower side is the bottleneck.
     #[must_use]
     pub fn agree(self, other: Self) -> Self {
         if self == other {
@@ -232,8 +232,8 @@ impl Cipher {
 }
 
 impl Message {
-    /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)`
-    /// when more bytes are needed.
+    /// Parses one frame at the front of `bytes`: returns the message and its length in bytes;
+    /// `Ok(None)` if more bytes are needed.
     ///
     /// # Errors
     /// Any [`ParseError`]: the stream cannot be continued.
@@ -305,7 +305,7 @@ impl Message {
         })
     }
 
-    /// Appends the frame to `out`. Text and lists that are too long are cut to their bounds.
+    /// Appends the frame to `out`. Text and lists that are too long are truncated.
     pub fn emit(&self, out: &mut Vec<u8>) {
         framing::emit(out, 0, |out| self.emit_body(out));
     }
@@ -385,7 +385,7 @@ impl Message {
     }
 }
 
-/// Host bits are dropped.
+/// Parses a list of subnets; clears their host bits.
 fn parse_subnets(r: &mut Reader<'_>) -> Result<Vec<Net>, ParseError> {
     let count = usize::from(r.u8()?);
     if count > MAX_SUBNETS {
@@ -457,7 +457,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// The client's inner addresses, with the lengths of their pools' prefixes.
+    /// Returns the client's inner addresses, with the lengths of their pools' prefixes.
     pub fn inner_addresses(&self) -> impl Iterator<Item = (IpAddr, u8)> {
         let (v4, prefix) = self.inner_v4;
         let v6 = self.inner_v6.map(|(v6, prefix)| (IpAddr::from(v6), prefix));
@@ -520,7 +520,7 @@ fn put_path(out: &mut Vec<u8>, kind: u8, path: u16, rest: &[u8]) {
     out.extend_from_slice(rest);
 }
 
-/// Flags of a hello.
+/// Flags of a hello. Source: the layout that `Hello::parse` reads.
 const HAS_TOKEN: u8 = 1;
 const HAS_RESUME: u8 = 2;
 const PREFERS_CHACHA20: u8 = 4;
@@ -613,7 +613,7 @@ mod tests {
     fn declared_flow() -> impl Strategy<Value = Message> {
         any::<(u8, SocketAddr, SocketAddr, u32, u32, u32)>().prop_map(
             |(protocol, from, to, bits_per_second, burst_bytes, longest_wait_ms)| {
-                // The scope of an address means nothing at another machine.
+                // The scope of an address has no meaning on another machine.
                 let plain = |address: SocketAddr| SocketAddr::new(address.ip(), address.port());
                 Message::Declare(Box::new(DeclaredFlow {
                     protocol,

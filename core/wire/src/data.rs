@@ -1,5 +1,5 @@
-//! The data packet: an authenticated outer header, an encrypted inner header, an inner packet, an
-//! AEAD tag.
+//! Data packet: an authenticated outer header, an encrypted inner header, an inner packet, an AEAD
+//! tag.
 //!
 //! ```text
 //!  0        1        2                 6                          12
@@ -14,46 +14,48 @@
 //!  | inner IP packet, or the body of a feedback or probe ...      | tag (16) |
 //! ```
 //!
-//! An inner packet may come without its headers: [`crate::compression`].
+//! An inner packet may be sent without its headers: [`crate::compression`].
 //!
-//! All integers are big-endian. The two first bits are zero, which no QUIC version 1 packet has
-//! (RFC 9000 section 17 sets the second bit), so both share a port.
+//! All integers are big-endian. The first two bits are zero, which no QUIC version 1 packet has
+//! (RFC 9000 section 17 sets the second bit), so both protocols can share a port.
 
 use hawser_units::{PathId, Sequence};
 
 use crate::compression::Form;
 
-/// Bytes of the outer header.
+/// Bytes of the outer header. Source: the layout above.
 pub const OUTER_LEN: usize = 12;
-/// Bytes of the inner header.
+/// Bytes of the inner header. Source: the layout above.
 pub const INNER_LEN: usize = 12;
-/// Bytes of the AEAD tag.
+/// Bytes of the AEAD tag. Source: RFC 5116 section 5.1 (AES-GCM) and RFC 8439 section 2.8
+/// (ChaCha20-Poly1305).
 pub const TAG_LEN: usize = 16;
 /// Bytes that framing adds to an inner packet.
 pub const FRAMING: usize = OUTER_LEN + INNER_LEN + TAG_LEN;
-/// The largest packet number; a key must be replaced long before it.
+/// Maximum packet number; a key must be replaced long before. Source: 48 bits in the layout above.
 pub const MAX_PACKET_NUMBER: u64 = (1 << 48) - 1;
 
-/// Whether a datagram is a data packet, as opposed to QUIC.
+/// Returns whether a datagram is a data packet, as opposed to QUIC.
 #[must_use]
 pub fn is_data(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first & 0xc0 == 0)
 }
 
-/// The authenticated header that every data packet begins with.
+/// Authenticated header at the front of every data packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
-    /// Which of the session's keys protects the packet.
+    /// Key epoch of the packet.
     pub epoch: u8,
-    /// The number the receiver gave to this path: random, so that it says nothing to an onlooker.
+    /// Index that the receiver assigned to this path: random, so that it reveals nothing to an
+    /// observer.
     pub index: u32,
-    /// Counts the packets of one path, epoch and direction; at most [`MAX_COUNTER`].
+    /// Packet number of the path, epoch and direction; at most [`MAX_PACKET_NUMBER`].
     pub packet_number: u64,
 }
 
 impl Outer {
-    /// Reads the header at the front of `datagram`; `None` when it is too short to hold a whole
-    /// data packet or is not of a kind this version knows.
+    /// Parses the header at the front of `datagram`; `None` if it is too short for a data packet or
+    /// of a kind that this version does not know.
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<Self> {
         if datagram.len() < FRAMING || datagram[0] != 0 {
@@ -77,52 +79,53 @@ impl Outer {
     }
 }
 
-/// What an encrypted body is.
+/// Contents of an encrypted body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An inner IP packet.
+    /// Inner IP packet.
     Packet,
-    /// What a receiver saw of a path: [`Feedback`].
+    /// Receiver's report about a path: [`Feedback`].
     Feedback,
-    /// Asks for a [`Kind::ProbeReply`] with the same body: path validation and packet size probing.
+    /// Request for a [`Kind::ProbeReply`] with the same body: path validation and packet size
+    /// probing.
     Probe,
-    /// Answers a probe.
+    /// Reply to a probe.
     ProbeReply,
-    /// Rebuilds lost inner packets of a flow: [`crate::parity`]. Sent only to those whose
-    /// [`Feedback::takes_parity`] says that they know it.
+    /// Parity for lost inner packets of a flow: [`crate::parity`]. Sent only to peers whose
+    /// [`Feedback::takes_parity`] is set.
     Parity,
-    /// A piece of an inner packet that fits no path whole: [`crate::fragment`]. Sent only to those
-    /// whose [`Feedback::takes_fragments`] says that they know it.
+    /// Fragment of an inner packet that exceeds the packet size of every path: [`crate::fragment`].
+    /// Sent only to peers whose [`Feedback::takes_fragments`] is set.
     Fragment,
-    /// Bytes of a stream: [`crate::stream`]. Sent only to those whose [`Feedback::takes_streams`]
-    /// says that they know it, as is [`Kind::StreamControl`].
+    /// Bytes of a stream: [`crate::stream`]. Like [`Kind::StreamControl`], sent only to peers whose
+    /// [`Feedback::takes_streams`] is set.
     Stream,
     /// Control frames of streams: [`crate::stream::Frame`].
     StreamControl,
-    /// Several small packets of a flow: [`crate::bundle`]. Sent only to those whose
-    /// [`Feedback::takes_bundles`] says that they know it.
+    /// Several small packets of a flow: [`crate::bundle`]. Sent only to peers whose
+    /// [`Feedback::takes_bundles`] is set.
     Bundle,
 }
 
-/// How a flow wants to be carried.
+/// Traffic class of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// As much as possible; order matters, a few milliseconds do not.
+    /// Bulk transfer: maximum throughput; order matters, a few milliseconds do not.
     #[default]
     Bulk,
-    /// Little and soon: a person waits.
+    /// Little data for which a person waits: short delay.
     Interactive,
-    /// A steady stream that is useless when late.
+    /// Steady stream that is useless when late.
     Realtime,
     /// Video layers with priorities.
     Layered,
 }
 
 impl Class {
-    /// All classes, in wire order.
+    /// Lists all classes, in wire order.
     pub const ALL: [Self; 4] = [Self::Bulk, Self::Interactive, Self::Realtime, Self::Layered];
 
-    /// The name in configuration, status and logs.
+    /// Returns the name in configuration, status and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -134,35 +137,36 @@ impl Class {
     }
 }
 
-/// The encrypted header.
+/// Encrypted header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inner {
-    /// What the body is.
+    /// Kind of the body.
     pub kind: Kind,
-    /// The flow's class.
+    /// Class of the flow.
     pub class: Class,
-    /// The transport checksum of the inner packet holds only its pseudo-header sum: the AEAD tag
-    /// vouches for the bytes, and the receiving kernel completes it where it has to leave the
-    /// machine.
+    /// Set if the inner packet's transport checksum contains only the pseudo-header sum: the AEAD
+    /// tag protects the bytes, and the receiving kernel completes the checksum if the packet leaves
+    /// the machine.
     pub checksum_partial: bool,
-    /// Deliver at once: order does not matter to this flow.
+    /// Set if the packet is delivered at once, because its flow needs no order.
     pub unordered: bool,
-    /// The sender keeps packets for a while, where order matters, and sends them again when they
-    /// are reported missing.
+    /// Set if the sender keeps the packet in its retransmission buffer, for flows that need order.
     pub backed: bool,
-    /// It is sent again.
+    /// Set for a retransmission.
     pub retransmission: bool,
-    /// Whether its headers are there.
+    /// Form of the headers.
     pub form: Form,
-    /// The flow's slot in the sender's table.
+    /// Flow slot in the sender's table.
     pub flow: u16,
-    /// The packet's place in its flow slot: of unordered packets among those, of others among the
-    /// others. Of a parity packet: the first place that it covers.
+    /// Sequence number in the flow slot: unordered packets and others are numbered apart. Of a
+    /// parity packet: the first sequence number that it covers.
     pub sequence: Sequence,
-    /// When it was handed to the path: microseconds of the sender's clock, wrapping.
+    /// Time of sending on the path: microseconds of the sender's clock, wrapping.
     pub sent_us: u32,
 }
 
+/// Bits of the second byte of the inner header. Source: the layout of this module, whose byte has
+/// flags and the class.
 const FLAG_CHECKSUM_PARTIAL: u8 = 0x80;
 const FLAG_UNORDERED: u8 = 0x40;
 const FLAG_BACKED: u8 = 0x20;
@@ -172,8 +176,7 @@ const FLAG_COMPRESSED: u8 = 0x04;
 const CLASS_MASK: u8 = 0x03;
 
 impl Inner {
-    /// A header that says nothing but what its body is: of the first packet of flow slot 0, at time
-    /// 0.
+    /// Creates a header with default fields: the first packet of flow slot 0, at time 0.
     #[must_use]
     pub const fn plain(kind: Kind) -> Self {
         Self {
@@ -190,8 +193,8 @@ impl Inner {
         }
     }
 
-    /// Reads the header at the front of a decrypted body, and what follows it; `None` for a kind or
-    /// flag that this version does not know.
+    /// Parses the header at the front of a decrypted body; returns it and the rest. `None` for a
+    /// kind or flag that this version does not know.
     #[must_use]
     pub fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = body.split_first_chunk::<INNER_LEN>()?;
@@ -259,61 +262,62 @@ impl Inner {
     }
 }
 
-/// What a receiver reports of one path: cumulative, so a lost report costs nothing.
+/// Receiver's report about one path. It is cumulative, so a lost report does no harm.
 ///
-/// From two reports the sender knows loss (packet numbers advanced against packets received) and
-/// delivery rate (bytes against the receiver's own clock); from one the round trip: `delay_us`, and
-/// now against the time of the report. Delays are means, because on a path that reorders the
-/// highest packet number is always one of the fastest packets.
+/// From two reports the sender computes loss (increase of packet numbers minus increase of received
+/// packets) and delivery rate (bytes by the receiver's own clock); from one report the round trip,
+/// with `delay_us` and the present time minus the time of the report. Delays are means, because on
+/// a path that reorders the highest packet number always belongs to one of the fastest packets.
 ///
 /// A CE mark of an outer packet is copied to the inner packet (RFC 6040), whose sender reduces its
-/// rate; the counts of marks serve the validation of ECN (RFC 9000 section 13.4.2). Bytes
-/// 20 to 23 hold them, and byte 2 holds flags, where a bit of byte 3 says so: earlier versions sent
-/// a count and a key epoch there, which no version reads.
+/// rate; the counts of marks serve the validation of ECN (RFC 9000 section 13.4.2). If a bit of
+/// byte 3 is set, bytes 20 to 23 contain the counts and byte 2 contains flags. Earlier versions
+/// sent a count and a key epoch there, which no version reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
-    /// The path that the report is about: not always the one it comes by.
+    /// Path that the report describes, which may differ from the path that transfers it.
     pub path: PathId,
-    /// The highest packet number received.
+    /// Highest packet number received.
     pub highest: u64,
     /// Packets received on the path since the session began, modulo 2^32.
     pub packets: u32,
     /// Bytes of UDP payload received on the path since the session began, modulo 2^48.
     pub bytes: u64,
-    /// When the newest packet arrived: microseconds of the receiver's clock, wrapping.
+    /// Arrival time of the newest packet: microseconds of the receiver's clock, wrapping.
     pub received_us: u32,
-    /// How long the report waited after that, in microseconds.
+    /// Time between that arrival and the report, in microseconds.
     pub hold_us: u32,
-    /// Mean of arrival less send time over the packets since the last report: microseconds between
-    /// the two ends' clocks, wrapping.
+    /// Mean of arrival time minus send time over the packets since the last report: microseconds
+    /// between the two ends' clocks, wrapping.
     pub delay_us: u32,
-    /// Mean deviation of single packets from that, in microseconds.
+    /// Mean deviation of single packets from `delay_us`, in microseconds.
     pub spread_us: u32,
-    /// Packet numbers below the highest that may still come: the path reorders, and they are not
-    /// late yet.
+    /// Number of missing packets below the highest that may still arrive: the path reorders, and
+    /// they are not overdue yet.
     pub open: u16,
-    /// Packets that should have come and have not.
+    /// Packets that are overdue and have not arrived.
     pub missing: Missing,
-    /// The receiver understands [`Kind::Parity`]; false of versions that do not say.
+    /// Set if the receiver supports [`Kind::Parity`]; false for versions without the flag.
     pub takes_parity: bool,
-    /// The receiver understands [`Kind::Fragment`]; false of versions that do not say.
+    /// Set if the receiver supports [`Kind::Fragment`]; false for versions without the flag.
     pub takes_fragments: bool,
-    /// ECN codepoints of outer packets received on the path; `None` from versions that do not count
-    /// them.
+    /// ECN codepoints of outer packets received on the path; `None` from versions without the
+    /// counts.
     pub marks: Option<Marks>,
-    /// The network polices what the reporter sends on the path; false of versions that do not say.
+    /// Set if a policer limits the reporter's packets on the path; false for versions without the
+    /// flag.
     pub is_policed: bool,
-    /// The receiver understands [`Kind::Stream`] and [`Kind::StreamControl`]; false of versions
-    /// that do not say.
+    /// Set if the receiver supports [`Kind::Stream`] and [`Kind::StreamControl`]; false for
+    /// versions without the flag.
     pub takes_streams: bool,
-    /// The receiver understands [`Kind::Bundle`]; false of versions that do not say.
+    /// Set if the receiver supports [`Kind::Bundle`]; false for versions without the flag.
     pub takes_bundles: bool,
 }
 
 /// Counts of the ECN codepoints of packets received on a path since the session began.
 ///
-/// Source: RFC 9000 section 19.3.2. Deviates: both values of ECT are one, and counts are modulo
-/// 2^16, more than passes between two reports at 6 Gbit/s.
+/// Source: RFC 9000 section 19.3.2. Deviates: both values of ECT are counted together, and counts
+/// are modulo 2^16, more than the packets between two reports at 6 Gbit/s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     /// Packets that arrived as ECT.
@@ -322,24 +326,28 @@ pub struct Marks {
     pub ce: u16,
 }
 
-/// Bytes of the longest emitted [`Feedback`].
+/// Maximum size of an emitted [`Feedback`]. Source: the fixed fields, and four bytes for each
+/// missing range. Units: bytes.
 pub const FEEDBACK_LEN: usize = FEEDBACK_FIXED + 4 * MISSING_RANGES;
-/// Bytes of one without missing packets.
+/// Size of a [`Feedback`] without missing packets. Source: the layout that [`Feedback::parse`]
+/// reads. Units: bytes.
 const FEEDBACK_FIXED: usize = 42;
-/// In the byte that counts the ranges of missing packets. Versions that do not know it read as many
-/// ranges as there are.
+/// Flags in the byte with the number of missing ranges. Versions that do not know the flags read
+/// all ranges that are present. Source: the layout that [`Feedback::parse`] reads, with
+/// [`MISSING_RANGES`] below the flags.
 const TAKES_PARITY: u8 = 0x80;
 const TAKES_FRAGMENTS: u8 = 0x40;
 /// Source of the counts: RFC 9000 section 19.3.2.
 const COUNTS_MARKS: u8 = 0x20;
-/// Bit of byte 2, sent by versions that count marks.
+/// Bit of byte 2, sent by versions that count marks. Source: the lowest bit that is free.
 const IS_POLICED: u8 = 0x01;
-/// Another bit of byte 2, which versions before streams neither send nor read.
+/// Bit of byte 2 that versions before streams neither send nor parse. Source: the next bit.
 const TAKES_STREAMS: u8 = 0x02;
-/// Another bit of byte 2, which versions before bundles neither send nor read.
+/// Bit of byte 2 that versions before bundles neither send nor parse. Source: the next bit.
 const TAKES_BUNDLES: u8 = 0x04;
 const FEEDBACK_FLAGS: u8 = TAKES_PARITY | TAKES_FRAGMENTS | COUNTS_MARKS;
-/// Ranges of missing packets in one report.
+/// Maximum number of missing ranges in one report. Source: our choice, 64 bytes of a report; with
+/// more, reports take more of a slow uplink, with fewer, scattered losses need several reports.
 pub const MISSING_RANGES: usize = 16;
 
 /// Packet numbers of a path that have not arrived, as ranges below the highest one.
@@ -350,8 +358,8 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// Adds the `count` packet numbers that begin `back` below the highest one; says whether there
-    /// was room.
+    /// Adds `count` packet numbers, the first of which is `back` below the highest one; returns
+    /// whether there was room.
     pub fn push(&mut self, back: u16, count: u16) -> bool {
         let Some(range) = self.ranges.get_mut(usize::from(self.len)) else {
             return false;
@@ -361,13 +369,13 @@ impl Missing {
         true
     }
 
-    /// Whether nothing is missing.
+    /// Returns whether nothing is missing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Each range, as its first packet number and how many it holds, below `highest`.
+    /// Returns each range as its first packet number and its length, below `highest`.
     pub fn ranges(&self, highest: u64) -> impl Iterator<Item = (u64, u16)> {
         let ranges = self.ranges.into_iter().take(usize::from(self.len));
         ranges.map(move |(back, count)| (highest.saturating_sub(u64::from(back)), count))
@@ -375,7 +383,7 @@ impl Missing {
 }
 
 impl Feedback {
-    /// Reads a report; `None` when it is too short. Later versions may append fields.
+    /// Parses a report; `None` if it is too short. Later versions may append fields.
     #[must_use]
     pub fn parse(body: &[u8]) -> Option<Self> {
         let (b, rest) = body.split_first_chunk::<FEEDBACK_FIXED>()?;
@@ -412,13 +420,13 @@ impl Feedback {
         })
     }
 
-    /// Bytes that [`Self::emit`] writes.
+    /// Returns the number of bytes that [`Self::emit`] writes.
     #[must_use]
     pub fn emitted_len(&self) -> usize {
         FEEDBACK_FIXED + 4 * usize::from(self.missing.len)
     }
 
-    /// Writes the report; what is behind [`Self::emitted_len`] is zero.
+    /// Writes the report; the bytes after [`Self::emitted_len`] are zero.
     pub fn emit(&self, out: &mut [u8; FEEDBACK_LEN]) {
         out.fill(0);
         out[0..2].copy_from_slice(&self.path.0.to_be_bytes());
@@ -507,10 +515,10 @@ mod tests {
         let mut datagram = [0; FRAMING];
         assert!(Outer::parse(&datagram).is_some());
         datagram[0] = 1;
-        assert_eq!(Outer::parse(&datagram), None, "of a kind that comes later");
+        assert_eq!(Outer::parse(&datagram), None, "a kind of a later version");
     }
 
-    /// The bytes on the wire, which another version must read.
+    /// Fixes the bytes on the wire, which other versions must be able to parse.
     #[test]
     fn bits_and_bytes_have_their_places() {
         let mut out = [0; INNER_LEN];

@@ -1,4 +1,4 @@
-//! Deadlines of flows, as a client names them to its hub for the way back.
+//! Deadlines of flows, as a client sends them to its hub for the downlink.
 
 use std::net::SocketAddr;
 
@@ -7,31 +7,31 @@ use hawser_units::{Duration, Net};
 use crate::framing::{ParseError, Reader, put_address, put_socket};
 use crate::inner::{FlowKey, Summary};
 
-/// Most rules of a client. Source: each is compared with a flow's first packet, beside a look-up
-/// that costs as much as some tens of comparisons.
+/// Maximum number of rules of a client. Source: a flow's first packet is compared with each rule,
+/// after a lookup that costs as much as some tens of comparisons.
 pub const MAX_DEADLINE_RULES: u8 = 64;
 
-/// Flows, and how long each of their packets is of use. What is `None` holds for any flow.
+/// Pattern of flows, and the deadline of their packets. A field that is `None` matches any flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadlineRule {
-    /// The protocol, by its number; without TCP, whose packets are of use however late.
+    /// IP protocol number; not TCP, whose packets are useful at any age.
     pub protocol: Option<u8>,
     /// First and last port, of either end.
     pub ports: Option<(u16, u16)>,
-    /// The network of the end at the client's side.
+    /// Network of the end at the client's side.
     pub near: Option<Net>,
-    /// The network of the end beyond the hub.
+    /// Network of the end beyond the hub.
     pub far: Option<Net>,
-    /// The code point of the first packet.
+    /// Code point of the first packet.
     pub dscp: Option<u8>,
-    /// The time within which a packet is to arrive after it came in; `None`: an exception to later
-    /// rules.
+    /// Maximum time from a packet's arrival at the hub to its delivery; `None`: an exception from
+    /// later rules.
     pub deadline: Option<Duration>,
 }
 
 impl DeadlineRule {
-    /// Returns whether a flow is meant, by its first packet; `is_from_client`: the packet's source
-    /// is the end at the client's side.
+    /// Returns whether the rule matches a flow, by the flow's first packet; `is_from_client`: the
+    /// packet's source is the end at the client's side.
     #[must_use]
     pub fn matches(&self, summary: &Summary, is_from_client: bool) -> bool {
         let key = &summary.key;
@@ -98,26 +98,26 @@ fn millis(millis: u16) -> Duration {
     Duration::from_millis(millis.into())
 }
 
-/// Host bits are dropped.
+/// Parses a network; clears its host bits.
 fn parse_net(r: &mut Reader<'_>) -> Result<Net, ParseError> {
     let address = r.address()?;
     let net = Net::new(address, r.prefix(Net::host(address).prefix)?);
     Ok(Net::new(net.first(), net.prefix))
 }
 
-/// A message with a rule of a client; it names all its rules one after another.
+/// Message with one of a client's rules; a client sends all its rules one after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedRule {
-    /// The rule's place among all, from 0.
+    /// Index of the rule among all, from 0.
     pub index: u8,
-    /// The number of rules, at most [`MAX_DEADLINE_RULES`].
+    /// Number of rules, at most [`MAX_DEADLINE_RULES`].
     pub count: u8,
-    /// The rule; `None` where there is none at all.
+    /// Rule; `None` if the client has no rules.
     pub rule: Option<DeadlineRule>,
 }
 
 impl ListedRule {
-    /// Lists all rules, as messages carry them.
+    /// Returns all rules as a sequence of messages.
     pub fn list(rules: &[DeadlineRule]) -> impl Iterator<Item = Self> {
         let rules = &rules[..rules.len().min(MAX_DEADLINE_RULES.into())];
         let count = rules.len() as u8;
@@ -144,20 +144,20 @@ impl ListedRule {
     }
 }
 
-/// A flow that the hub sends, as a program at the client's side has declared it.
+/// Flow of the hub, as a program at the client's side has declared it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredFlow {
-    /// The flow's protocol, by number.
+    /// IP protocol number of the flow.
     pub protocol: u8,
-    /// Source.
+    /// Source of the flow.
     pub from: SocketAddr,
-    /// Destination.
+    /// Destination of the flow.
     pub to: SocketAddr,
-    /// Payload on average, bit/s; zero takes the declaration back.
+    /// Average payload, bit/s; zero withdraws the declaration.
     pub bits_per_second: u32,
-    /// Payload that is sent at once at most, bytes.
+    /// Maximum burst of payload, bytes.
     pub burst_bytes: u32,
-    /// The time for which a packet is of use, ms; zero where that is not known.
+    /// Time for which a packet is useful, ms; zero if unknown.
     pub longest_wait_ms: u32,
 }
 

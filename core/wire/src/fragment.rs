@@ -1,34 +1,37 @@
-//! The body of a fragment: a piece of an inner packet that no path takes whole.
+//! Body of a fragment: a piece of an inner packet that exceeds the packet size of every path.
 //!
 //! ```text
 //!   | offset (16) | length of the whole packet (16) | bytes of the packet from the offset on ...
 //! ```
 //!
-//! Which packet it is of says the inner header ([`crate::data::Inner`]): flow, order and sequence
-//! number are the packet's, and so are its flags. Each fragment has its own packet number on its
-//! path, so a lost one is reported and sent again like any packet, if need be in smaller pieces.
+//! The inner header ([`crate::data::Inner`]) identifies the packet: flow, order, sequence number
+//! and flags are those of the packet. Each fragment has its own packet number on its path, so a
+//! lost fragment is reported and retransmitted like any packet, if necessary in smaller pieces.
 //!
-//! Source: RFC 8200 section 4.5 for offset and length. Deviates: offsets are bytes, and every
-//! fragment names the length of the whole, so a receiver can reserve it from whichever arrives
-//! first.
+//! Source: RFC 8200 section 4.5 for offset and length. Deviates: offsets are in bytes, and every
+//! fragment contains the length of the whole packet, so that the receiver can allocate the buffer
+//! at the first fragment that arrives.
 
-/// Bytes in front of the piece.
+/// Size of the fragment header. Source: the layout above. Units: bytes.
 pub const FRAGMENT_LEN: usize = 4;
-/// The longest inner packet that is split: a jumbo frame with its headers.
+/// Maximum size of an inner packet that is fragmented: a jumbo frame with its headers. Units:
+/// bytes. Source: our choice, the MTU of common switches' jumbo frames; at the smallest path these
+/// are 37 of the 64 pieces that the record of a transmission can note (`MIN_PIECE` of
+/// `core/proto/src/egress/splitting.rs`).
 pub const MAX_SPLIT: usize = 9_216;
 
-/// What stands in front of a piece.
+/// Header of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Where the piece begins in the packet, bytes.
+    /// Offset of the piece in the packet. Units: bytes.
     pub offset: u16,
-    /// Bytes of the whole packet, at most [`MAX_SPLIT`].
+    /// Size of the whole packet, at most [`MAX_SPLIT`]. Units: bytes.
     pub total: u16,
 }
 
 impl Fragment {
-    /// Reads the body of a fragment; `None` where the piece is empty or does not lie within its
-    /// packet, or the packet is too long.
+    /// Parses the body of a fragment; `None` if the piece is empty or exceeds its packet, or if the
+    /// packet is too long.
     #[must_use]
     pub fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
         let (&[o0, o1, t0, t1], piece) = body.split_first_chunk::<FRAGMENT_LEN>()?;
@@ -41,7 +44,7 @@ impl Fragment {
         (is_within && !piece.is_empty() && total <= MAX_SPLIT).then_some((fragment, piece))
     }
 
-    /// Writes what stands in front of the piece.
+    /// Writes the fragment header.
     pub fn emit(&self, out: &mut [u8; FRAGMENT_LEN]) {
         out[..2].copy_from_slice(&self.offset.to_be_bytes());
         out[2..].copy_from_slice(&self.total.to_be_bytes());

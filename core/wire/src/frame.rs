@@ -1,9 +1,9 @@
-//! What an inner packet is: an IP packet of a TUN, or an Ethernet frame of a TAP.
+//! Format of inner packets: IP packets of a TUN, or Ethernet frames of a TAP.
 //!
-//! [`Format`] is the one place that knows the difference. It says where the IP header of an inner
-//! packet begins; everything behind that (flows, cutting, joining, compressed headers) is the same.
-//! A frame without an IP header that can be read (ARP, BPDU, PPPoE) is a packet of a flow of its
-//! VLAN and EtherType, whose order is kept.
+//! Only [`Format`] knows the difference: it finds the IP header of an inner packet, and all later
+//! steps (flows, segmentation, coalescing, header compression) are the same for both. A frame
+//! without a valid IP header (ARP, BPDU, PPPoE) belongs to the ordered flow of its VLAN and
+//! EtherType.
 //!
 //! ```text
 //!   | destination 6 | source 6 | 0x8100 tag 2 | ... | EtherType 2 | IP header or other payload |
@@ -17,35 +17,37 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::icmp;
 use crate::inner::{self, Ecn, FlowKey, Summary};
 
-/// Bytes of an Ethernet header without tags.
+/// Bytes of an Ethernet header without tags. Source: IEEE 802.3 clause 3.2.
 pub const ETHERNET_LEN: usize = 14;
-/// Bytes of a VLAN tag.
+/// Bytes of a VLAN tag. Source: IEEE 802.1Q clause 9.
 pub const TAG_LEN: usize = 4;
-/// Tags that are looked behind. A frame with more is carried, but its IP header is not looked at.
+/// Maximum number of VLAN tags that are parsed. A frame with more is transferred, but its IP header
+/// is not parsed. Source: IEEE 802.1ad has two.
 pub const MAX_TAGS: usize = 2;
-/// The protocol number of frames without IP in a [`FlowKey`]: reserved in IP.
+/// Protocol number of frames without IP in a [`FlowKey`]; reserved in IP.
 ///
 /// Source: IANA, assigned Internet protocol numbers.
 pub const NOT_IP: u8 = 255;
 
+/// EtherTypes. Source: RFC 894 (IPv4), RFC 2464 section 3 (IPv6), IEEE 802.1Q clause 9 (tags).
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
 
-/// What an inner packet of a session is. Both ends must agree on it.
+/// Format of a session's inner packets. Both ends must agree on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// An IP packet.
+    /// IP packet.
     #[default]
     Ip,
-    /// An Ethernet frame without its checksum.
+    /// Ethernet frame without its checksum.
     Ethernet,
 }
 
-/// The Ethernet header of a frame.
+/// Ethernet header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Link {
-    /// Bytes, tags included.
+    /// Size in bytes, tags included.
     len: usize,
     /// EtherType, or the length of an IEEE 802.3 frame.
     ethertype: u16,
@@ -78,8 +80,8 @@ impl Link {
 }
 
 impl Format {
-    /// Reads the headers of an inner packet; `None` when it is not what this format says. A frame
-    /// without readable IP headers has only an Ethernet header ([`NOT_IP`]).
+    /// Parses the headers of an inner packet; `None` if it is not of this format. A frame without a
+    /// valid IP header has only an Ethernet header ([`NOT_IP`]).
     ///
     /// Cost: O(1), no copy.
     #[must_use]
@@ -93,7 +95,7 @@ impl Format {
         }
     }
 
-    /// The ECN field of a packet.
+    /// Returns the ECN field of a packet.
     #[must_use]
     pub fn ecn(self, packet: &[u8]) -> Ecn {
         let at = match self {
@@ -110,8 +112,8 @@ impl Format {
         })
     }
 
-    /// Bytes of a packet without the padding that short Ethernet frames have behind their IP
-    /// packet. `summary` is what [`Self::parse`] said of it.
+    /// Returns the size of a packet without the padding that short Ethernet frames have after their
+    /// IP packet. `summary` is the result of [`Self::parse`] for the packet.
     #[must_use]
     pub fn unpadded_len(self, packet: &[u8], summary: &Summary) -> usize {
         let ip = &packet[usize::from(summary.ip_at)..];
@@ -128,16 +130,16 @@ impl Format {
         if is_padded { len } else { packet.len() }
     }
 
-    /// The answer to a packet that is larger than `mtu` bytes, as [`icmp::too_large`] makes it. The
-    /// answer to a frame goes back where the frame came from, in the same VLAN. `mtu` is the
-    /// largest inner packet; the answer names the largest IP packet.
+    /// Returns the answer to a packet that is larger than `mtu` bytes, see [`icmp::too_large`]. The
+    /// answer to a frame is sent to the frame's source, in the same VLAN. `mtu` is the maximum size
+    /// of an inner packet; the answer contains that of an IP packet.
     #[must_use]
     pub fn too_large(self, packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
         if self == Self::Ip {
             return icmp::too_large(packet, mtu);
         }
         let summary = self.parse(packet).filter(|summary| summary.ip_len > 0)?;
-        // A group address has many hosts behind it (RFC 1122 section 3.2.2).
+        // A group address stands for many hosts (RFC 1122 section 3.2.2).
         if packet[0] & 1 != 0 {
             return None;
         }
@@ -151,12 +153,11 @@ impl Format {
         Some(frame)
     }
 
-    /// Whether a large packet is an IPv4 packet that may be fragmented on its way, and its
-    /// fragments if it is: each of at most `mtu` bytes, Ethernet header included. Its checksums
-    /// must be complete.
+    /// Returns the fragments of a large IPv4 packet that may be fragmented: each of at most `mtu`
+    /// bytes, Ethernet header included. Its checksums must be complete.
     ///
-    /// Source: RFC 791 section 3.2 (an example fragmentation procedure). Only what a TAP brings is
-    /// fragmented here: packets for a TUN have passed the kernel's own routing and its MTU.
+    /// Source: RFC 791 section 3.2 (an example fragmentation procedure). Only packets from a TAP
+    /// are fragmented here: packets for a TUN have passed the kernel's own routing and its MTU.
     #[must_use]
     pub fn fragments(self, packet: &[u8], mtu: u16) -> Option<Vec<Vec<u8>>> {
         let summary = self.parse(packet).filter(|summary| summary.ip_len > 0)?;
@@ -164,7 +165,8 @@ impl Format {
         let (ip_at, ip_len) = (usize::from(summary.ip_at), usize::from(summary.ip_len));
         let head = packet.get(ip_at..ip_at + ip_len)?;
         let place = u16::from_be_bytes([head[6], head[7]]);
-        // Options may have to be left out of later fragments: such packets are rare, and dropped.
+        // Some options must be omitted in later fragments; packets with options are rare, and
+        // dropped.
         let is_plain = self == Self::Ethernet && head[0] == 0x45 && place & DONT_FRAGMENT == 0;
         let room = usize::from(mtu).checked_sub(ip_at + ip_len)? & !7;
         if !is_plain || room == 0 {

@@ -1,49 +1,51 @@
-//! The frame that all control protocols have in common: a length, a type, fields. How it looks is
-//! in [`control`](crate::control).
+//! Frame of all control protocols: a length, a type, fields. [`control`](crate::control) describes
+//! its layout.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use thiserror::Error;
 
-/// Bytes of the length prefix.
+/// Bytes of the length prefix. Source: the layout of [`control`](crate::control).
 pub const PREFIX: usize = 2;
 
-/// The longest frame, its length prefix included.
+/// Maximum size of a frame, its length prefix included. Units: bytes.
 pub const MAX_FRAME: usize = PREFIX + MAX_BODY;
 
-/// Longest text field, bytes of UTF-8.
+/// Maximum size of a text field. Units: bytes of UTF-8. Source: our choice; two of them fit into
+/// `MAX_BODY`. A longer text is cut: a name of DNS may have 253 letters (RFC 1035 section 2.3.4),
+/// but those of hubs and devices have some 20.
 pub const MAX_TEXT: usize = 200;
 
-/// Type and fields of the longest message: the largest text and the largest list fit with room to
-/// spare.
+/// Maximum size of type and fields. Source: another hub with two addresses of [`MAX_TEXT`] has some
+/// 440 bytes, rounded up to a power of two. Units: bytes.
 const MAX_BODY: usize = 512;
 
-/// Why bytes are not a message.
+/// Reason why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// The length prefix says zero, or more than [`MAX_FRAME`] allows.
+    /// The length prefix is zero or exceeds [`MAX_FRAME`].
     #[error("frame length {0} is out of range")]
     Length(usize),
     /// The message ends inside a field.
-    #[error("message is cut short")]
+    #[error("message is truncated")]
     Truncated,
     /// Bytes follow the last field.
     #[error("{0} bytes too many")]
     Trailing(usize),
-    /// No message has this type.
+    /// Unknown message type.
     #[error("unknown message type {0}")]
     Type(u8),
-    /// A field holds a value that it may not have.
+    /// Invalid value of a field.
     #[error("field {0} is out of range")]
     Field(&'static str),
 }
 
-/// Reads one frame from the front of `bytes`: what `body` makes of its type and fields, and the
-/// bytes it took; `Ok(None)` when more bytes are needed.
+/// Parses one frame at the front of `bytes`; returns the result of `body` for its type and fields,
+/// and the frame's length in bytes; `Ok(None)` if more bytes are needed.
 ///
 /// # Errors
-/// The length is out of bounds, `body` refuses, or leaves bytes over.
+/// The length is out of bounds, `body` fails, or bytes remain after it.
 pub(crate) fn parse<M>(
     bytes: &[u8],
     body: impl FnOnce(&mut Reader<'_>) -> Result<M, ParseError>,
@@ -66,10 +68,10 @@ pub(crate) fn parse<M>(
     }
 }
 
-/// Appends a frame whose type and fields `body` writes; its type is counted from `types`.
+/// Appends a frame; `body` writes its type, relative to `types`, and its fields.
 ///
 /// # Panics
-/// When `body` writes nothing, or more than a frame holds.
+/// If `body` writes nothing, or more than the maximum size.
 pub(crate) fn emit(out: &mut Vec<u8>, types: u8, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX]);
@@ -99,7 +101,7 @@ pub(crate) fn put_socket(out: &mut Vec<u8>, address: SocketAddr) {
     out.extend_from_slice(&address.port().to_be_bytes());
 }
 
-/// Appends a text, cut to what a field holds.
+/// Appends a text, truncated to the maximum size of a field.
 pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     let end = (0..=text.len().min(MAX_TEXT))
         .rev()
@@ -109,7 +111,7 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&text.as_bytes()[..end]);
 }
 
-/// Takes fields off the front of a message body.
+/// Reader of the fields of a message body.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -117,7 +119,7 @@ impl<'a> Reader<'a> {
         Self(bytes)
     }
 
-    /// How many bytes have not been read.
+    /// Returns the number of unread bytes.
     pub(crate) fn left(&self) -> usize {
         self.0.len()
     }
@@ -128,7 +130,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// Passes over all that is left.
+    /// Skips all unread bytes.
     pub(crate) fn skip(&mut self) {
         self.0 = &[];
     }
@@ -165,7 +167,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A byte that is 0 or 1.
+    /// Reads a byte that is 0 or 1.
     pub(crate) fn flag(&mut self, field: &'static str) -> Result<bool, ParseError> {
         match self.u8()? {
             0 => Ok(false),
@@ -174,7 +176,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An address and a port.
+    /// Reads an address and a port.
     pub(crate) fn socket(&mut self) -> Result<SocketAddr, ParseError> {
         Ok(SocketAddr::new(self.address()?, self.u16()?))
     }
@@ -193,7 +195,7 @@ impl<'a> Reader<'a> {
             return Err(ParseError::Field(field));
         }
         let text = std::str::from_utf8(self.take(len)?).map_err(|_| ParseError::Field(field))?;
-        // Text of a peer reaches logs and terminals.
+        // Text of a peer may appear in logs and terminals.
         if text.chars().any(char::is_control) {
             return Err(ParseError::Field(field));
         }

@@ -1,61 +1,63 @@
-//! UDP datagrams in IPv4 in GRE in IPv4: how a neighbour without Hawser carries them between a
-//! taker and its hub.
+//! UDP datagrams in IPv4 in GRE in IPv4: the format in which a neighbour without Hawser relays
+//! datagrams between a taker and its hub.
 //!
 //! ```text
 //!  outer IPv4 | flags | protocol | checksum, 0 | key  | sequence | inner IPv4 | UDP | payload
 //!  20..60     | 2     | 2        | 4, if C     | 4, K | 4, if S  | 20..60     | 8   |
 //! ```
 //!
-//! The outer packet is as a raw socket shows it: whole, its own checksum checked by the kernel.
+//! The outer packet is as a raw socket receives it: whole, with a checksum that the kernel has
+//! verified.
 //!
-//! Source: RFC 2784 section 2, RFC 2890 section 2. Deviates: sequence numbers are read over and not
-//! written, because what is inside has its own; inner packets are UDP over IPv4 alone,
-//! unfragmented; the checksum of UDP is written and not looked at, because kernels leave it to
-//! network cards, so that between machines on one host it may never be completed. What is inside is
-//! sealed.
+//! Source: RFC 2784 section 2, RFC 2890 section 2. Deviates: sequence numbers are ignored and not
+//! written, because the contents have their own; inner packets must be unfragmented UDP over IPv4;
+//! the UDP checksum is written but not verified, because kernels leave it to network cards, so that
+//! it may never be completed between machines on one host. The contents are encrypted and
+//! authenticated.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::inner::{Ecn, ecn_at_exit, fill_ipv4_checksum, ones_sum, protocol, pseudo_header_sum};
 
-/// A datagram and what is around it.
+/// Datagram with its outer headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// The ends of the tunnel: source and destination of the outer packet.
+    /// Ends of the tunnel: source and destination of the outer packet.
     pub outer: (Ipv4Addr, Ipv4Addr),
-    /// The key of the tunnel, if it has one.
+    /// Key of the tunnel, if it has one.
     pub key: Option<u32>,
-    /// Where the datagram comes from.
+    /// Source of the datagram.
     pub source: SocketAddrV4,
-    /// Where it goes.
+    /// Destination of the datagram.
     pub destination: SocketAddrV4,
-    /// What is left of the marks of both packets.
+    /// Combined ECN field of both packets.
     pub ecn: Ecn,
-    /// The payload of the datagram.
+    /// Payload of the datagram.
     pub payload: &'a [u8],
 }
 
-/// Why a packet carries no datagram.
+/// Reason why a packet contains no valid datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unfit {
-    /// It ends too early, or its lengths contradict each other.
+    /// Truncated packet, or contradictory lengths.
     Cut,
-    /// Bits of its header are set that must not be, or it is of another version.
+    /// Forbidden flag bits are set, or the version is not supported.
     Header,
-    /// It carries something other than UDP over IPv4.
+    /// Contents other than UDP over IPv4.
     Protocol,
     /// A checksum is wrong.
     Checksum,
     /// The inner packet is a fragment.
     Fragment,
-    /// A router has marked an inner packet that takes no marks (RFC 6040 section 4.2).
+    /// The outer packet has a CE mark, but the inner packet is not ECN-capable (RFC 6040 section
+    /// 4.2).
     Congestion,
 }
 
-/// Reads an outer packet.
+/// Parses an outer packet.
 ///
 /// # Errors
-/// Why it carries no datagram.
+/// Reason why it contains no valid datagram.
 pub fn parse(packet: &[u8]) -> Result<Datagram<'_>, Unfit> {
     let (outer, gre) = ipv4(packet, protocol::GRE)?;
     let (key, payload) = header(gre)?;
@@ -84,8 +86,8 @@ pub fn parse(packet: &[u8]) -> Result<Datagram<'_>, Unfit> {
 }
 
 impl Datagram<'_> {
-    /// Writes the outer packet in place of what `out` has; false, and nothing, when the payload is
-    /// too long for one. Both packets forbid fragmentation, and say the same of congestion (RFC
+    /// Replaces the contents of `out` by the outer packet; returns false, and writes nothing, if
+    /// the payload is too long. Both packets forbid fragmentation and have the same ECN field (RFC
     /// 6040 section 4.1).
     #[must_use]
     pub fn emit(&self, out: &mut Vec<u8>) -> bool {
@@ -110,7 +112,7 @@ impl Datagram<'_> {
         }
         out.extend_from_slice(self.payload);
         let pseudo = pseudo_header_sum(&out[within..], protocol::UDP, usize::from(udp_len));
-        // A sum of 0 is written as all ones: 0 says that there is none (RFC 768).
+        // A sum of 0 is written as all ones, because 0 means no checksum (RFC 768).
         let sum = match !ones_sum(&out[udp..], pseudo.into()) {
             0 => WHOLE,
             sum => sum,
@@ -130,7 +132,7 @@ impl Datagram<'_> {
     }
 }
 
-/// The header of an IPv4 packet of that protocol, and what it carries.
+/// Returns the header and the payload of an IPv4 packet of that protocol.
 fn ipv4(packet: &[u8], wanted: u8) -> Result<(&[u8], &[u8]), Unfit> {
     let first = *packet.first().ok_or(Unfit::Cut)?;
     if first >> 4 != 4 {
@@ -150,11 +152,11 @@ fn ipv4(packet: &[u8], wanted: u8) -> Result<(&[u8], &[u8]), Unfit> {
     Ok((&packet[..header], &packet[header..total]))
 }
 
-/// The key of a GRE packet, and what it carries.
+/// Returns the key and the payload of a GRE packet.
 fn header(gre: &[u8]) -> Result<(Option<u32>, &[u8]), Unfit> {
     let fixed = gre.get(..GRE_LEN).ok_or(Unfit::Cut)?;
     let flags = word(fixed, 0);
-    // Routing and what went with it in RFC 1701, and versions such as that of PPTP: a receiver
+    // Routing with its fields in RFC 1701, and other versions such as that of PPTP: a receiver
     // discards them (RFC 2784 sections 2.2 and 2.3). The other reserved bits are ignored.
     if flags & (ROUTING | VERSION) != 0 {
         return Err(Unfit::Header);
@@ -180,7 +182,7 @@ fn header(gre: &[u8]) -> Result<(Option<u32>, &[u8]), Unfit> {
     Ok((key, rest))
 }
 
-/// An optional field.
+/// Reads an optional field.
 fn take(rest: &mut &[u8]) -> Result<[u8; 4], Unfit> {
     let (field, behind) = rest.split_first_chunk::<4>().ok_or(Unfit::Cut)?;
     *rest = behind;
@@ -195,10 +197,12 @@ fn address(header: &[u8], at: usize) -> Ipv4Addr {
     Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3])
 }
 
+/// Sizes of headers without options. Source: RFC 791 section 3.1, RFC 2784 section 2, RFC 768.
+/// Units: bytes.
 const IPV4_LEN: usize = 20;
 const GRE_LEN: usize = 4;
 const UDP_LEN: usize = 8;
-/// The sum over what its own checksum is part of.
+/// Sum over bytes that include their own valid checksum. Source: RFC 1071 section 1.
 const WHOLE: u16 = 0xffff;
 // RFC 2784 section 2.1, RFC 2890 section 2.
 const CHECKSUM: u16 = 0x8000;
@@ -206,9 +210,9 @@ const KEY: u16 = 0x2000;
 const SEQUENCE: u16 = 0x1000;
 const ROUTING: u16 = 0x4c00;
 const VERSION: u16 = 0x0007;
-/// What Ethernet calls IPv4.
+/// EtherType of IPv4. Source: RFC 894.
 const IPV4_TYPE: u16 = 0x0800;
-/// As systems begin with (RFC 1340).
+/// Default TTL of operating systems (RFC 1340).
 const TTL: u8 = 64;
 
 #[cfg(test)]
@@ -232,7 +236,8 @@ mod tests {
         out
     }
 
-    /// With the fields of `flags` (C, K, S) between GRE's header and the inner packet.
+    /// Builds a packet with the fields of `flags` (C, K, S) between GRE's header and the inner
+    /// packet.
     fn with(flags: u16, fields: &[u8]) -> Vec<u8> {
         let plain = packet(&Datagram { key: None, ..KEYED });
         let mut out = [&plain[..20], &flags.to_be_bytes(), &[8, 0], fields, &plain[24..]].concat();
@@ -250,7 +255,7 @@ mod tests {
         assert_eq!((out[9], out[1] & 3, out[6]), (47, 2, 0x40));
         let pseudo = pseudo_header_sum(&out[28..], protocol::UDP, 14);
         assert_eq!(ones_sum(&out[48..], pseudo.into()), WHOLE, "the checksum of UDP");
-        // Any parser of IP packets agrees.
+        // Another parser of IP packets agrees.
         let within = inner::parse(&out[28..]).unwrap();
         assert_eq!(within.key.destination, KEYED.destination.ip().to_owned());
         assert_eq!(packet(&Datagram { key: None, ..KEYED }).len(), out.len() - 4);
@@ -291,7 +296,7 @@ mod tests {
         assert_eq!(parse(&change(0, 0x65)), Err(Unfit::Header));
         assert_eq!(parse(&change(9, 17)), Err(Unfit::Protocol));
         assert_eq!(parse(&change(28 + 10, 0)), Err(Unfit::Checksum));
-        // The inner header: a fragment whose checksum is right, and one of another protocol.
+        // The inner header: a fragment with a valid checksum, and a packet of another protocol.
         let inner = |at: usize, to: u8| {
             let mut out = packet(&KEYED);
             out[28 + at] = to;

@@ -1,22 +1,22 @@
-//! ICMP messages that the tunnel originates: a packet was too large for every path, or the
-//! destination of a split connection cannot be reached.
+//! ICMP messages of the tunnel: a packet is too large for every path, or the destination of a split
+//! connection is unreachable.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::inner::{self, protocol};
 
-/// Bytes of the refused packet that an IPv4 answer quotes.
+/// Maximum number of bytes that an IPv4 answer quotes from the dropped packet.
 ///
 /// Source: RFC 1812 section 4.3.2.3 (as much as fits 576 bytes).
 const QUOTE_V4: usize = 576 - 28;
-/// Bytes that an IPv6 answer quotes.
+/// Maximum number of bytes that an IPv6 answer quotes.
 ///
 /// Source: RFC 4443 section 3.2 (as much as fits the minimum MTU).
 const QUOTE_V6: usize = 1280 - 48;
 
-/// The answer to a packet that is larger than `mtu` bytes: "fragmentation needed" (RFC 1191) or
-/// "packet too big" (RFC 4443). `None` where none may be sent: for packets that cannot be parsed,
-/// errors of ICMP itself, and multicast.
+/// Returns the answer to a packet larger than `mtu` bytes: "fragmentation needed" (RFC 1191) or
+/// "packet too big" (RFC 4443). `None` if no answer is permitted: for packets that cannot be
+/// parsed, ICMP errors, and multicast.
 #[must_use]
 pub fn too_large(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let summary = inner::parse(packet)?;
@@ -34,8 +34,9 @@ pub fn too_large(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     })
 }
 
-/// The answer to a packet whose destination cannot be reached: "host unreachable" (RFC 792) or
-/// "address unreachable" (RFC 4443 section 3.1), in the name of the destination.
+/// Returns the answer to a packet whose destination is unreachable: "host unreachable" (RFC 792) or
+/// "address unreachable" (RFC 4443 section 3.1), with the destination as its source. `None` if the
+/// packet cannot be parsed.
 #[must_use]
 pub fn unreachable(packet: &[u8]) -> Option<Vec<u8>> {
     let key = inner::parse(packet)?.key;
@@ -45,7 +46,7 @@ pub fn unreachable(packet: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Whether an ICMP message may be an error, which is never answered with another.
+/// Returns whether an ICMP message may be an error, to which no error is sent.
 ///
 /// Source: RFC 1122 section 3.2.2, RFC 4443 section 2.4.
 fn is_icmp_error(protocol: u8, kind: Option<&u8>) -> bool {
@@ -56,7 +57,7 @@ fn is_icmp_error(protocol: u8, kind: Option<&u8>) -> bool {
     }
 }
 
-/// An IPv4 message of a type and code, with the word that follows its checksum.
+/// Builds an IPv4 message of a type and code, with the word that follows its checksum.
 fn v4(packet: &[u8], (kind, word): ([u8; 2], u32), from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     let quote = &packet[..packet.len().min(QUOTE_V4)];
     let mut out = vec![0; 28];
@@ -64,7 +65,7 @@ fn v4(packet: &[u8], (kind, word): ([u8; 2], u32), from: Ipv4Addr, to: Ipv4Addr)
     out[2..4].copy_from_slice(&((28 + quote.len()) as u16).to_be_bytes());
     out[8] = 64;
     out[9] = protocol::ICMP;
-    // The destination answers for the path: the tunnel has no address that every sender could
+    // The destination's address is the source: the tunnel has no address that every sender could
     // reach.
     out[12..16].copy_from_slice(&from.octets());
     out[16..20].copy_from_slice(&to.octets());
@@ -77,7 +78,7 @@ fn v4(packet: &[u8], (kind, word): ([u8; 2], u32), from: Ipv4Addr, to: Ipv4Addr)
     out
 }
 
-/// The same of IPv6.
+/// Builds an IPv6 message.
 fn v6(packet: &[u8], (kind, word): ([u8; 2], u32)) -> Vec<u8> {
     let quote = &packet[..packet.len().min(QUOTE_V6)];
     let mut out = vec![0; 48];

@@ -1,25 +1,31 @@
-//! Inner IP packets: what flow a packet belongs to, and the fields that the tunnel reads or
-//! rewrites.
+//! Inner IP packets: the flow of a packet, and the fields that the tunnel reads or rewrites.
+
+mod checksum;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+pub use checksum::{
+    checksum_update, complete_transport, fill_ipv4_checksum, is_transport_complete, ones_sum,
+    pseudo_header_sum,
+};
+
 /// IP protocol numbers that the tunnel treats specially.
 pub mod protocol {
-    /// ICMP.
+    /// ICMP, RFC 792.
     pub const ICMP: u8 = 1;
-    /// TCP.
+    /// TCP, RFC 9293.
     pub const TCP: u8 = 6;
-    /// UDP.
+    /// UDP, RFC 768.
     pub const UDP: u8 = 17;
-    /// GRE.
+    /// GRE, RFC 2784.
     pub const GRE: u8 = 47;
-    /// ICMPv6.
+    /// ICMPv6, RFC 4443.
     pub const ICMPV6: u8 = 58;
 }
 
-/// The five-tuple. Ports are zero where the transport has none or the packet is a later fragment.
-/// An ICMP message has no ports either: the source port of an echo is its identifier, and an error
-/// has the ports of the packet that it quotes, so that each is a flow of its own.
+/// Five-tuple of a flow. Ports are zero if the transport has none or the packet is a fragment. For
+/// ICMP messages, the source port of an echo is its identifier, and an error has the ports of the
+/// quoted packet, so that each is a separate flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
     /// Source address.
@@ -34,74 +40,75 @@ pub struct FlowKey {
     pub destination_port: u16,
 }
 
-/// Where things are in an inner packet.
+/// Offsets and fields of an inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// The flow.
+    /// Key of the flow.
     pub key: FlowKey,
-    /// Where the IP header begins: 0, or behind the Ethernet header of a frame
+    /// Offset of the IP header: 0, or after the Ethernet header of a frame
     /// ([`crate::frame::Format`]).
     pub ip_at: u16,
-    /// Bytes of the IP header, options included; 0 of a frame without IP.
+    /// Size of the IP header in bytes, options included; 0 for a frame without IP.
     pub ip_len: u16,
-    /// Bytes of all headers together; no more than [`Self::transport_at`] where the transport is
-    /// not TCP or UDP.
+    /// Size of all headers together, bytes; equals [`Self::transport_at`] if the transport is not
+    /// TCP or UDP.
     pub headers_len: u16,
-    /// The TCP flags; zero for others.
+    /// TCP flags; zero for other protocols.
     pub tcp_flags: u8,
     /// Differentiated services code point.
     pub dscp: u8,
-    /// The ECN field.
+    /// ECN field.
     pub ecn: Ecn,
-    /// A protocol over UDP that the packet looks like.
+    /// Protocol over UDP that the packet seems to belong to.
     pub signature: Option<Signature>,
 }
 
-/// A protocol over UDP that is known by the first bytes of its packets.
+/// Protocol over UDP that is recognised by the first bytes of its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
-    /// Begins a QUIC connection: a long header of version 1 or 2. The second bit says nothing: a
-    /// server that knows that its client does not mind sends it at random from its first packet on.
+    /// First packet of a QUIC connection: a long header of version 1 or 2. The second bit is
+    /// ignored: a server may send it at random from its first packet on, if it knows that its
+    /// client permits that.
     ///
     /// Source: RFC 9000 section 17.2, RFC 9369 section 3.1, RFC 9287 section 3.1.
     Quic,
-    /// A message of WireGuard: its type and three zero bytes, and the length that the type has.
+    /// WireGuard message: its type, three zero bytes, and the length of the type.
     ///
     /// Source: WireGuard, "Next Generation Kernel Network Tunnel", section 5.4.
     WireGuard,
 }
 
 impl Summary {
-    /// Where the transport header begins.
+    /// Returns the offset of the transport header.
     #[must_use]
     pub fn transport_at(&self) -> usize {
         usize::from(self.ip_at) + usize::from(self.ip_len)
     }
 
-    /// Whether it is TCP or UDP, and its header is there.
+    /// Returns whether the packet is TCP or UDP with a complete header.
     #[must_use]
     pub fn has_transport(&self) -> bool {
         usize::from(self.headers_len) > self.transport_at()
     }
 }
 
-/// The two ECN bits.
+/// Values of the two ECN bits.
 ///
 /// Source: RFC 3168 section 5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ecn {
-    /// Not ECN-capable.
+    /// Transport that is not ECN-capable.
     NotEct,
-    /// Capable (1).
+    /// ECN-capable transport, ECT(1).
     Ect1,
-    /// Capable (0).
+    /// ECN-capable transport, ECT(0).
     Ect0,
     /// Congestion experienced.
     Ce,
 }
 
 impl Ecn {
-    /// From the two low bits of a traffic class byte.
+    /// Extracts the ECN field from a traffic class byte.
     #[must_use]
     pub fn from_bits(bits: u8) -> Self {
         match bits & 3 {
@@ -112,7 +119,7 @@ impl Ecn {
         }
     }
 
-    /// The two bits.
+    /// Returns the two bits.
     #[must_use]
     pub fn bits(self) -> u8 {
         self as u8
@@ -121,19 +128,19 @@ impl Ecn {
 
 /// TCP flag bits.
 pub mod tcp_flag {
-    /// No more data.
+    /// No more data, RFC 9293 section 3.1.
     pub const FIN: u8 = 0x01;
-    /// Synchronise.
+    /// Synchronise, RFC 9293 section 3.1.
     pub const SYN: u8 = 0x02;
-    /// Reset.
+    /// Reset, RFC 9293 section 3.1.
     pub const RST: u8 = 0x04;
-    /// Push.
+    /// Push, RFC 9293 section 3.1.
     pub const PSH: u8 = 0x08;
-    /// Acknowledges.
+    /// Acknowledgement, RFC 9293 section 3.1.
     pub const ACK: u8 = 0x10;
-    /// Echoes congestion marks, or asks for them.
+    /// Echo of congestion marks; in a SYN, request for ECN. RFC 3168 section 6.1.
     pub const ECE: u8 = 0x40;
-    /// Congestion window reduced.
+    /// Congestion window reduced, RFC 3168 section 6.1.
     pub const CWR: u8 = 0x80;
 }
 
@@ -141,9 +148,9 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// Reads the headers of an IP packet; `None` when it is not IPv4 or IPv6, or is cut short.
+/// Parses the headers of an IP packet; `None` if it is not IPv4 or IPv6, or is truncated.
 ///
-/// Cost: O(1), no copy. Extension headers of IPv6 are not walked: such packets form a flow per
+/// Cost: O(1), no copy. IPv6 extension headers are not parsed: such packets form one flow per
 /// address pair.
 #[must_use]
 pub fn parse(packet: &[u8]) -> Option<Summary> {
@@ -227,7 +234,8 @@ fn finish(
     })
 }
 
-/// The identifier of an echo, or the ports of the packet that an error quotes; zeros for others.
+/// Returns the identifier of an echo, or the ports of the packet that an error quotes; zeros for
+/// others.
 ///
 /// Source: RFC 792, RFC 4443 (both have eight bytes before the identifier's end or the quotation).
 fn icmp_ports(message: &[u8], protocol: u8) -> (u16, u16) {
@@ -276,11 +284,13 @@ fn is_quic_long_header(datagram: &[u8]) -> bool {
     first & 0x80 != 0 && QUIC_VERSIONS.contains(&u32::from_be_bytes(*version)) && *id_len <= MAX_QUIC_ID
 }
 
+/// Versions of QUIC that are recognised. Source: RFC 9000 section 15, RFC 9369 section 3.1.
 const QUIC_VERSIONS: [u32; 2] = [1, 0x6b33_43cf];
-/// Bytes of a connection id. Source: RFC 9000 section 17.2.
+/// Maximum length of a connection id, bytes. Source: RFC 9000 section 17.2.
 const MAX_QUIC_ID: u8 = 20;
 
-/// Sets the ECN field of an IP packet that [`parse`] accepted, and mends the IPv4 header checksum.
+/// Sets the ECN field of an IP packet that [`parse`] accepted, and updates the IPv4 header
+/// checksum.
 pub fn set_ecn(packet: &mut [u8], ecn: Ecn) {
     match packet[0] >> 4 {
         4 => {
@@ -294,7 +304,8 @@ pub fn set_ecn(packet: &mut [u8], ecn: Ecn) {
     }
 }
 
-/// What a tunnel exit does with the ECN marks of the outer and the inner packet.
+/// Returns the ECN field of a packet that leaves the tunnel, from those of the outer and the inner
+/// packet.
 ///
 /// Source: RFC 6040 section 4.2, figure 4. `None`: the packet must be dropped.
 #[must_use]
@@ -307,61 +318,13 @@ pub fn ecn_at_exit(inner: Ecn, outer: Ecn) -> Option<Ecn> {
     }
 }
 
-/// The ones' complement sum over `bytes`, folded to 16 bits but not complemented.
-#[must_use]
-pub fn ones_sum(bytes: &[u8], initial: u32) -> u16 {
-    let mut sum = u64::from(initial);
-    let (words, rest) = bytes.as_chunks::<4>();
-    for word in words {
-        sum += u64::from(u32::from_be_bytes(*word));
-    }
-    let mut tail = [0; 4];
-    tail[..rest.len()].copy_from_slice(rest);
-    sum += u64::from(u32::from_be_bytes(tail));
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
-}
-
-/// Replaces a 16-bit word under a checksum.
+/// Reduces the maximum segment size in a TCP SYN to the one that fits `mtu` bytes of inner packet.
+/// Returns whether the packet changed.
 ///
-/// Source: RFC 1624 equation 3.
-#[must_use]
-pub fn checksum_update(checksum: u16, old: u16, new: u16) -> u16 {
-    let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
-}
-
-/// Writes the header checksum of an IPv4 packet.
-pub fn fill_ipv4_checksum(packet: &mut [u8], ip_len: usize) {
-    packet[10..12].fill(0);
-    let sum = !ones_sum(&packet[..ip_len], 0);
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-}
-
-/// The pseudo-header sum of a packet whose transport part is `transport_len` bytes long: what a
-/// transport checksum field holds while its completion is left to later.
-#[must_use]
-pub fn pseudo_header_sum(packet: &[u8], protocol: u8, transport_len: usize) -> u16 {
-    let addresses = if packet[0] >> 4 == 4 {
-        &packet[12..20]
-    } else {
-        &packet[8..40]
-    };
-    ones_sum(addresses, u32::from(protocol) + transport_len as u32)
-}
-
-/// Lowers the maximum segment size that a TCP SYN announces to what fits `mtu` bytes of inner
-/// packet. Returns whether it changed anything.
-///
-/// `complete`: the transport checksum is complete and is mended too; otherwise it covers only the
+/// `complete`: the transport checksum is complete and is updated too; otherwise it covers only the
 /// pseudo-header.
 ///
-/// Source: RFC 9293 section 3.7.1; the clamp is the usual one of tunnels and routers.
+/// Source: RFC 9293 section 3.7.1; tunnels and routers commonly clamp in this way.
 pub fn clamp_mss(packet: &mut [u8], summary: &Summary, mtu: u16, complete: bool) -> bool {
     if summary.tcp_flags & tcp_flag::SYN == 0 {
         return false;
@@ -390,7 +353,8 @@ pub fn clamp_mss(packet: &mut [u8], summary: &Summary, mtu: u16, complete: bool)
                     if complete {
                         let field = transport + 16;
                         let sum = u16::from_be_bytes([packet[field], packet[field + 1]]);
-                        // An option at an odd offset sits in the other half of the words.
+                        // An option at an odd offset is shifted by a byte relative to the
+                        // checksum's words.
                         let (old, new) = if (at - transport).is_multiple_of(2) {
                             (old, most)
                         } else {
@@ -425,387 +389,4 @@ pub(crate) fn set_lengths(headers: &mut [u8], len: usize, ip_len: usize, protoco
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// A TCP packet over IPv4 with timestamps, complete checksums.
-    pub(crate) fn tcp_packet(sequence: u32, payload: &[u8], flags: u8) -> Vec<u8> {
-        let total = 20 + 32 + payload.len();
-        let mut p = vec![0u8; total];
-        p[0] = 0x45;
-        p[1] = 2;
-        p[2..4].copy_from_slice(&(total as u16).to_be_bytes());
-        p[6] = 0x40;
-        p[8] = 64;
-        p[9] = protocol::TCP;
-        p[12..16].copy_from_slice(&[10, 0, 0, 1]);
-        p[16..20].copy_from_slice(&[10, 0, 0, 2]);
-        p[20..22].copy_from_slice(&80u16.to_be_bytes());
-        p[22..24].copy_from_slice(&40000u16.to_be_bytes());
-        p[24..28].copy_from_slice(&sequence.to_be_bytes());
-        p[32] = 8 << 4;
-        p[33] = flags;
-        p[40..44].copy_from_slice(&[1, 1, 8, 10]);
-        p[52..].copy_from_slice(payload);
-        fill_ipv4_checksum(&mut p, 20);
-        complete_transport(&mut p);
-        p
-    }
-
-    /// A UDP packet over IPv6, complete checksum.
-    pub(crate) fn udp_packet(payload: &[u8]) -> Vec<u8> {
-        let transport = (8 + payload.len()) as u16;
-        let mut p = vec![0x60, 0, 0, 0];
-        p.extend(transport.to_be_bytes());
-        p.extend([protocol::UDP, 64]);
-        p.extend([0xfd; 32]);
-        for field in [40_000, 443, transport, 0] {
-            p.extend(field.to_be_bytes());
-        }
-        p.extend(payload);
-        complete_transport(&mut p);
-        p
-    }
-
-    /// Completes the transport checksum in software.
-    pub(crate) fn complete_transport(p: &mut [u8]) {
-        let s = parse(p).expect("valid");
-        let at = usize::from(s.ip_len);
-        let field = at + if s.key.protocol == protocol::TCP { 16 } else { 6 };
-        p[field..field + 2].fill(0);
-        let pseudo = pseudo_header_sum(p, s.key.protocol, p.len() - at);
-        let sum = !ones_sum(&p[at..], u32::from(pseudo));
-        p[field..field + 2].copy_from_slice(&sum.to_be_bytes());
-    }
-
-    fn checksums_hold(p: &[u8]) -> bool {
-        let s = parse(p).expect("valid");
-        let at = usize::from(s.ip_len);
-        let pseudo = pseudo_header_sum(p, s.key.protocol, p.len() - at);
-        ones_sum(&p[..at], 0) == 0xffff && ones_sum(&p[at..], u32::from(pseudo)) == 0xffff
-    }
-
-    #[test]
-    fn finds_the_five_tuple() {
-        let s = parse(&tcp_packet(7, b"hello", tcp_flag::PSH)).expect("valid");
-        assert_eq!(
-            (s.key.source_port, s.key.destination_port, s.headers_len),
-            (80, 40000, 52)
-        );
-        assert_eq!(s.ecn, Ecn::Ect0);
-    }
-
-    #[test]
-    fn a_quic_connection_is_known_by_its_first_packet() {
-        let signature = |payload: &[u8]| parse(&udp_packet(payload)).expect("valid").signature;
-        let opens = |payload: &[u8]| signature(payload) == Some(Signature::Quic);
-        assert!(opens(&[0xc3, 0, 0, 0, 1, 8]));
-        assert!(opens(&[0xd0, 0x6b, 0x33, 0x43, 0xcf, 0]));
-        assert!(opens(&[0x83, 0, 0, 0, 1, 20]), "the second bit is greased");
-        assert!(!opens(&[0x43, 0, 0, 0, 1, 8]), "a short header");
-        assert!(!opens(&[0xc3, 0, 0, 0, 0, 8]), "version negotiation");
-        assert!(!opens(&[0xc3, 0, 0, 0, 1, 21]), "no such connection id");
-        assert!(!opens(&[0xc3, 0, 0, 0, 1]));
-        let tcp = tcp_packet(1, &[0xc3, 0, 0, 0, 1, 8], 0x10);
-        assert_eq!(parse(&tcp).expect("valid").signature, None);
-    }
-
-    #[test]
-    fn wireguard_is_known_by_each_of_its_messages() {
-        let is_known = |kind: u8, len: usize| {
-            let mut payload = vec![0; len];
-            payload[0] = kind;
-            parse(&udp_packet(&payload)).expect("valid").signature == Some(Signature::WireGuard)
-        };
-        for (kind, len) in [(1, 148), (2, 92), (3, 64), (4, 32), (4, 1440)] {
-            assert!(is_known(kind, len), "type {kind} of {len} bytes");
-        }
-        for (kind, len) in [(1, 147), (4, 16), (4, 33), (5, 32), (0, 148)] {
-            assert!(!is_known(kind, len), "type {kind} of {len} bytes");
-        }
-    }
-
-    #[test]
-    fn each_ping_and_each_quoted_flow_is_a_flow_of_its_own() {
-        let icmp = |message: &[u8]| {
-            let mut packet = vec![0; 20];
-            packet[0] = 0x45;
-            packet[9] = protocol::ICMP;
-            packet.extend(message);
-            let key = parse(&packet).expect("valid").key;
-            (key.source_port, key.destination_port)
-        };
-        assert_eq!(icmp(&[8, 0, 0, 0, 0x12, 0x34, 0, 1]), (0x1234, 0));
-        let mut quoted = vec![3, 3, 0, 0, 0, 0, 0, 0, 0x45];
-        quoted.extend([0; 19]);
-        quoted.extend([0x9c, 0x40, 0, 53, 0, 0, 0, 0]);
-        assert_eq!(icmp(&quoted), (40_000, 53));
-        for cut in 0..quoted.len() {
-            let _ = icmp(&quoted[..cut]);
-        }
-        assert_eq!(icmp(&[9, 0, 0, 0, 0x12, 0x34, 0, 1]), (0, 0));
-    }
-
-    #[test]
-    fn marking_keeps_the_header_checksum_right() {
-        let mut p = tcp_packet(7, b"hello", 0);
-        set_ecn(&mut p, Ecn::Ce);
-        assert!(checksums_hold(&p));
-        assert_eq!(parse(&p).expect("valid").ecn, Ecn::Ce);
-    }
-
-    #[test]
-    fn clamps_only_a_larger_segment_size() {
-        let mut p = tcp_packet(7, &[], tcp_flag::SYN);
-        p[40..44].copy_from_slice(&[2, 4, 0x05, 0xb4]);
-        complete_transport(&mut p);
-        let s = parse(&p).expect("valid");
-        assert!(!clamp_mss(&mut p, &s, 1500, true));
-        assert!(clamp_mss(&mut p, &s, 1432, true));
-        assert_eq!(&p[42..44], &1392u16.to_be_bytes());
-        assert!(checksums_hold(&p));
-    }
-
-    #[test]
-    fn clamps_at_an_odd_offset() {
-        let mut p = tcp_packet(7, &[], tcp_flag::SYN);
-        p[40..46].copy_from_slice(&[1, 2, 4, 0x05, 0xb4, 0]);
-        complete_transport(&mut p);
-        let s = parse(&p).expect("valid");
-        assert!(clamp_mss(&mut p, &s, 1300, true));
-        assert!(checksums_hold(&p));
-    }
-
-    #[test]
-    fn reads_every_field_of_an_ipv6_packet() {
-        let mut p = udp_packet(b"hello");
-        p[0..2].copy_from_slice(&[0x6b, 0x95]);
-        p[8] = 0x20;
-        p[39] = 7;
-        let s = parse(&p).expect("valid");
-        assert_eq!((s.dscp, s.ecn), (0x2e, Ecn::Ect1));
-        assert_eq!(
-            s.key.source,
-            "20fd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd"
-                .parse::<IpAddr>()
-                .unwrap()
-        );
-        assert_eq!(
-            s.key.destination,
-            "fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fd07"
-                .parse::<IpAddr>()
-                .unwrap()
-        );
-        assert_eq!(
-            (s.key.protocol, s.key.source_port, s.key.destination_port),
-            (protocol::UDP, 40_000, 443)
-        );
-        assert_eq!((s.ip_len, s.headers_len, s.tcp_flags), (40, 48, 0));
-    }
-
-    #[test]
-    fn reads_the_code_point_and_the_flags_of_an_ipv4_packet() {
-        let mut p = tcp_packet(7, b"hello", tcp_flag::PSH | tcp_flag::FIN);
-        p[1] = 0xb9;
-        let s = parse(&p).expect("valid");
-        assert_eq!((s.dscp, s.ecn, s.tcp_flags), (0x2e, Ecn::Ect1, 0x09));
-        assert_eq!(s.ip_len, 20);
-    }
-
-    /// A fragment other than the first has no ports, and the first one is not told from the rest of
-    /// its packet.
-    #[test]
-    fn fragments_have_no_ports() {
-        for (flags, is_fragment) in [
-            ([0x20, 0], true),
-            ([0, 1], true),
-            ([0x40, 0], false),
-            ([0x80, 0], false),
-        ] {
-            let mut p = tcp_packet(7, b"hello", 0x10);
-            p[6..8].copy_from_slice(&flags);
-            let s = parse(&p).expect("valid");
-            let expected = if is_fragment { (0, 0, 20) } else { (80, 40_000, 52) };
-            assert_eq!(
-                (s.key.source_port, s.key.destination_port, s.headers_len),
-                expected,
-                "{flags:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn headers_that_are_cut_short_or_too_short_are_refused() {
-        let tcp = tcp_packet(7, &[], 0x10);
-        assert!(parse(&tcp).is_some(), "headers alone are a packet");
-        assert!((0..tcp.len()).all(|len| parse(&tcp[..len]).is_none()));
-        let udp = udp_packet(&[]);
-        assert!(parse(&udp).is_some());
-        assert!((0..udp.len()).all(|len| parse(&udp[..len]).is_none()));
-        let with = |at: usize, byte: u8| {
-            let mut p = tcp.clone();
-            p[at] = byte;
-            parse(&p)
-        };
-        assert_eq!(with(0, 0x44), None, "an IP header of 16 bytes");
-        assert_eq!(with(0, 0x55), None, "version 5");
-        assert_eq!(with(32, 4 << 4), None, "a TCP header of 16 bytes");
-        assert_eq!(with(32, 5 << 4).expect("20 bytes").headers_len, 40);
-        // Other protocols need no more than the IP header.
-        let mut other = tcp[..20].to_vec();
-        other[9] = protocol::ICMP;
-        assert_eq!(parse(&other).expect("valid").headers_len, 20);
-        other[0] = 0x46;
-        assert_eq!(parse(&other), None, "24 bytes of header, of which 20 are there");
-        other.extend([0; 4]);
-        assert_eq!(parse(&other).expect("valid").headers_len, 24);
-    }
-
-    #[test]
-    fn marking_an_ipv6_packet_changes_nothing_else() {
-        let mut p = udp_packet(b"hello");
-        p[0..4].copy_from_slice(&[0x6b, 0x9f, 0xff, 0xff]);
-        for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
-            let mut marked = p.clone();
-            set_ecn(&mut marked, ecn);
-            assert_eq!(marked[1] & 0x30, ecn.bits() << 4);
-            marked[1] |= 0x30;
-            assert_eq!(marked[1], p[1] | 0x30);
-            assert_eq!((&marked[..1], &marked[2..]), (&p[..1], &p[2..]));
-        }
-    }
-
-    #[test]
-    fn marking_an_ipv4_packet_keeps_its_code_point() {
-        for (class, ecn) in [
-            (0xb8, Ecn::Ce),
-            (0xbb, Ecn::NotEct),
-            (0xff, Ecn::Ect1),
-            (0, Ecn::Ect0),
-        ] {
-            let mut p = tcp_packet(7, b"hello", 0x10);
-            p[1] = class;
-            fill_ipv4_checksum(&mut p, 20);
-            set_ecn(&mut p, ecn);
-            assert_eq!(p[1], class & 0xfc | ecn.bits());
-            assert!(checksums_hold(&p));
-        }
-    }
-
-    /// RFC 1071 section 3 has this sum as its example.
-    #[test]
-    fn sums_are_those_of_the_standard() {
-        assert_eq!(
-            ones_sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7], 0),
-            0xddf2
-        );
-        assert_eq!(
-            ones_sum(&[0x00, 0x01, 0xf2], 0),
-            0xf201,
-            "an odd byte is the upper half of a word"
-        );
-        assert_eq!(ones_sum(&[0xff; 6], 1), 1, "the carry comes round");
-        assert_eq!(ones_sum(&[0xff, 0xff], 0), 0xffff);
-        // RFC 1624 section 4: the case in which the older equations were wrong.
-        assert_eq!(checksum_update(0xdd2f, 0x5555, 0x3285), 0x0000);
-        // The words of both addresses, the protocol and the length.
-        let v4 = tcp_packet(1, &[], 0x10);
-        assert_eq!(
-            pseudo_header_sum(&v4, protocol::TCP, 32),
-            0x0a00 + 1 + 0x0a00 + 2 + 6 + 32
-        );
-        assert_eq!(
-            pseudo_header_sum(&udp_packet(&[0; 5]), protocol::UDP, 13),
-            0xdfdf + 17 + 13
-        );
-    }
-
-    #[test]
-    fn the_segment_size_is_found_among_other_options() {
-        // Options, the announced size that is left, and whether it was changed.
-        let cases: [(&[u8], bool); 9] = [
-            (&[2, 4, 5, 180, 1, 1, 1, 1], true),
-            (&[1, 1, 1, 1, 2, 4, 5, 180], true),
-            (&[3, 3, 7, 2, 4, 5, 180, 0], true),
-            (&[5, 2, 1, 1, 2, 4, 5, 180], true),
-            (&[0, 2, 4, 5, 180, 0, 0, 0], false),
-            (&[3, 1, 2, 4, 5, 180, 1, 1], false),
-            (&[8, 9, 2, 4, 5, 180, 1, 1], false),
-            (&[2, 3, 5, 1, 1, 1, 1, 1], false),
-            (&[1, 1, 1, 1, 1, 1, 1, 2], false),
-        ];
-        for (options, is_changed) in cases {
-            let mut p = tcp_packet(7, &[], tcp_flag::SYN);
-            p[32] = 7 << 4;
-            p[40..48].copy_from_slice(options);
-            complete_transport(&mut p);
-            let before = p.clone();
-            let s = parse(&p).expect("valid");
-            assert_eq!(clamp_mss(&mut p, &s, 1280, true), is_changed, "{options:?}");
-            assert!(checksums_hold(&p), "{options:?}");
-            if !is_changed {
-                assert_eq!(p, before, "{options:?}");
-            }
-            let size = p[40..48]
-                .windows(4)
-                .find(|bytes| bytes[..2] == [2, 4] && is_changed);
-            if let Some(size) = size {
-                assert_eq!(size[2..], 1240_u16.to_be_bytes());
-            }
-        }
-    }
-
-    #[test]
-    fn a_segment_size_that_fits_is_let_be_and_a_partial_checksum_too() {
-        let mut p = tcp_packet(7, &[], tcp_flag::SYN | tcp_flag::ACK);
-        p[40..44].copy_from_slice(&[2, 4, 0x05, 0xb4]);
-        let s = parse(&p).expect("valid");
-        assert!(!clamp_mss(&mut p, &s, 1500, false), "1460 bytes fit exactly");
-        let sum = [p[36], p[37]];
-        assert!(clamp_mss(&mut p, &s, 1499, false));
-        assert_eq!(p[42..44], 1459_u16.to_be_bytes());
-        assert_eq!([p[36], p[37]], sum);
-        let mut later = tcp_packet(7, &[], tcp_flag::ACK);
-        later[40..44].copy_from_slice(&[2, 4, 0x05, 0xb4]);
-        let s = parse(&later).expect("valid");
-        assert!(!clamp_mss(&mut later, &s, 1280, true), "only a SYN announces");
-    }
-
-    #[test]
-    fn ecn_exit_follows_the_table() {
-        use Ecn::{Ce, Ect0, Ect1, NotEct};
-        let table = [
-            (NotEct, NotEct, Some(NotEct)),
-            (NotEct, Ect0, Some(NotEct)),
-            (NotEct, Ect1, Some(NotEct)),
-            (NotEct, Ce, None),
-            (Ect0, NotEct, Some(Ect0)),
-            (Ect0, Ect0, Some(Ect0)),
-            (Ect0, Ect1, Some(Ect1)),
-            (Ect0, Ce, Some(Ce)),
-            (Ect1, NotEct, Some(Ect1)),
-            (Ect1, Ect0, Some(Ect1)),
-            (Ect1, Ect1, Some(Ect1)),
-            (Ect1, Ce, Some(Ce)),
-            (Ce, NotEct, Some(Ce)),
-            (Ce, Ect0, Some(Ce)),
-            (Ce, Ect1, Some(Ce)),
-            (Ce, Ce, Some(Ce)),
-        ];
-        for (inner, outer, exit) in table {
-            assert_eq!(ecn_at_exit(inner, outer), exit, "inner {inner:?} outer {outer:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_parse_or_not_but_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
-            if let Some(s) = parse(&bytes) {
-                prop_assert!(usize::from(s.headers_len) <= bytes.len());
-                let mut copy = bytes.clone();
-                clamp_mss(&mut copy, &s, 1000, true);
-            }
-        }
-    }
-}
+pub(crate) mod tests;

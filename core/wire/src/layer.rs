@@ -1,35 +1,36 @@
-//! Layer marks: how much a packet of a video stream matters, read from what its sender already
-//! says.
+//! Layer marks: importance of a packet within a video stream, read from marks that its sender
+//! already sets.
 //!
-//! A stream that may be carried in part tells which of its packets depend on which: in RTP streams
-//! of their own, in a header extension of RTP, in the payload's own header, in the code point of
-//! the IP header, or by port. A [`Rule`] names the packets and where to look; the answer is a
-//! [`Layer`]. Nothing here keeps state, so it serves packets in any order and of any flow.
+//! The sender of a layered stream marks the dependencies between packets: by separate RTP streams,
+//! in an RTP header extension, in the payload's own header, in the code point of the IP header, or
+//! by port. A [`Rule`] names the packets and the position of the mark; the result is a [`Layer`].
+//! Parsing is stateless, so it works for packets in any order and of any flow.
 //!
-//! Not read: encrypted payloads (their RTP header still is, so layers by payload type or SSRC work
-//! under SRTP), AV1's dependency descriptor (its template table would be state).
+//! Not parsed: encrypted payloads (the RTP header is not encrypted, so layers by payload type or
+//! SSRC work with SRTP), and AV1's dependency descriptor (its template table requires state).
 
 use crate::inner::{Summary, protocol};
 
-/// The importance of a packet within its stream: 0 is the base, and a layer is of use only with all
-/// those below it.
+/// Importance of a packet within its stream: 0 is the base layer, and a layer is useful only with
+/// all layers below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Layer(pub u8);
 
 impl Layer {
-    /// The least important that is told apart.
-    pub const LAST: Self = Self(MOST_LAYERS - 1);
+    /// Least important layer that is distinguished. Source: [`MAX_LAYERS`].
+    pub const LAST: Self = Self(MAX_LAYERS - 1);
 }
 
-/// How many layers are told apart: what three bits hold, as in all the payload formats read here.
-pub const MOST_LAYERS: u8 = 8;
+/// Number of distinguished layers. Source: three bits, as in the payload formats (RFC 6190 section
+/// 1.1.3, RFC 9628 section 4.2).
+pub const MAX_LAYERS: u8 = 8;
 
-/// The fixed part of an RTP header, and where the payload lies.
+/// Fixed part of an RTP header, and the bounds of the payload.
 ///
 /// Source: RFC 3550 section 5.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rtp {
-    /// The marker bit: with video, the last packet of a frame.
+    /// Marker bit: with video, the last packet of a frame.
     pub marker: bool,
     /// Payload type, 7 bits.
     pub payload_type: u8,
@@ -37,18 +38,18 @@ pub struct Rtp {
     pub sequence: u16,
     /// Media time, in units of the payload format.
     pub timestamp: u32,
-    /// The stream.
+    /// Stream identifier.
     pub ssrc: u32,
-    /// Bytes before the payload.
+    /// Number of bytes before the payload.
     pub header_len: u16,
-    /// Bytes before the padding.
+    /// Number of bytes before the padding.
     pub payload_end: u16,
 }
 
 impl Rtp {
-    /// Reads the header at the start of a UDP payload; `None` when it is not RTP or is cut short.
+    /// Parses the header at the start of a UDP payload; `None` if it is not RTP or is truncated.
     ///
-    /// Packets of RTCP on the same port are refused by their type (RFC 5761 section 4).
+    /// RTCP packets on the same port are rejected by their type (RFC 5761 section 4).
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<Self> {
         let head = datagram.first_chunk::<12>()?;
@@ -80,7 +81,7 @@ impl Rtp {
         })
     }
 
-    /// The payload of the datagram that this was read from; empty for any other that is shorter.
+    /// Returns the payload of the datagram that was parsed; empty for another, shorter datagram.
     #[must_use]
     pub fn payload<'a>(&self, datagram: &'a [u8]) -> &'a [u8] {
         datagram
@@ -88,8 +89,8 @@ impl Rtp {
             .unwrap_or_default()
     }
 
-    /// The data of the first header extension element with this id; `None` when the datagram that
-    /// this was read from has none.
+    /// Returns the data of the first header extension element with this id; `None` if the parsed
+    /// datagram has none.
     ///
     /// Source: RFC 8285 sections 4.2 (one-byte headers) and 4.3 (two-byte headers).
     ///
@@ -99,7 +100,7 @@ impl Rtp {
         let first = *datagram.first()?;
         let at = 12 + usize::from(first & 0x0f) * 4;
         let header = datagram.get(..usize::from(self.header_len))?;
-        // The profile, the length in words (which `header_len` has in it), the elements.
+        // The profile, the length in words (which `header_len` includes), the elements.
         let (profile, rest) = header.get(at..)?.split_first_chunk::<2>()?;
         let elements = rest.get(2..)?;
         match u16::from_be_bytes(*profile) {
@@ -112,7 +113,7 @@ impl Rtp {
     }
 }
 
-/// The header of an element: its id, the length of its data, and its own length.
+/// Header of an element: its id, the length of its data, and its own length.
 type ElementHeader = (u8, usize, usize);
 
 fn one_byte_header(bytes: &[u8]) -> Option<ElementHeader> {
@@ -143,26 +144,29 @@ fn element(mut bytes: &[u8], id: u8, header: fn(&[u8]) -> Option<ElementHeader>)
     }
 }
 
+/// Profile of one-byte headers. Source: RFC 8285 section 4.2.
 const ONE_BYTE_HEADERS: u16 = 0xbede;
-/// The lower four bits are the application's.
+/// Profile of two-byte headers; its lower four bits are defined by the application. Source: RFC
+/// 8285 section 4.3.
 const TWO_BYTE_HEADERS: u16 = 0x1000;
 const TWO_BYTE_HEADERS_MASK: u16 = 0xfff0;
-/// Ends the elements with one-byte headers, whatever follows.
+/// Id that ends a list of elements with one-byte headers, regardless of the bytes after it. Source:
+/// RFC 8285 section 4.2.
 const RESERVED_ID: u8 = 15;
 
-/// The kind of a coded picture: who else needs it.
+/// Kind of a coded picture, by its dependencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Frame {
-    /// Stands alone, and all others build on it; parameter sets count as such.
+    /// Independent picture, on which all others depend; parameter sets count as such.
     Intra,
-    /// Builds on earlier ones, and later ones build on it.
+    /// Picture that depends on earlier ones, and on which later ones depend.
     Predicted,
-    /// Nothing builds on it.
+    /// Picture that no other picture refers to.
     Bidirectional,
 }
 
 impl Frame {
-    /// I before P before B.
+    /// Returns the layer of a picture: I before P before B.
     ///
     /// Source: Piconet section III-D (frame-priority striping).
     #[must_use]
@@ -171,12 +175,12 @@ impl Frame {
     }
 }
 
-/// The frame kind of an RTP payload of H.264: what its reference indicator and type tell without
-/// decoding.
+/// Returns the frame kind of an RTP payload of H.264, from its reference indicator and type,
+/// without decoding.
 ///
-/// A picture of type 5, and the parameter sets it needs, count as intra; other pictures that are
-/// referred to as predicted; those with an indicator of 0 as bidirectional. An aggregate counts as
-/// its first unit, whose indicator is that of its most important one.
+/// A picture of type 5, and the parameter sets that it needs, count as intra; other pictures with
+/// references to them as predicted; pictures with an indicator of 0 as bidirectional. An aggregate
+/// counts as its first unit; its indicator is that of its most important unit.
 ///
 /// Source: RFC 6184 sections 1.3, 5.3, 5.7, 5.8; ITU-T H.264 table 7-1.
 #[must_use]
@@ -197,11 +201,11 @@ pub fn h264_frame(payload: &[u8]) -> Option<Frame> {
     }
 }
 
-/// The layer of an RTP payload of scalable H.264: the spatial and quality layer of its header
-/// extension; the base layer has none.
+/// Returns the layer of an RTP payload of scalable H.264: the spatial and quality layer of its
+/// header extension; the base layer has no extension.
 ///
-/// Two layers for each dependency id, its base quality and all refinements, so that no packet comes
-/// before one that it needs.
+/// Each dependency id has two layers, its base quality and all refinements, so that no packet
+/// precedes one on which it depends.
 ///
 /// Source: RFC 6190 section 1.1.3 (units 14 and 20), RFC 6184 section 5.8 for fragments, which
 /// repeat the extension.
@@ -222,10 +226,10 @@ pub fn svc_layer(payload: &[u8]) -> Option<Layer> {
     Some(Layer((2 * dependency + quality.min(1)).min(Layer::LAST.0)))
 }
 
-/// The layer of an RTP payload of VP9: its spatial and temporal layer together.
+/// Returns the layer of an RTP payload of VP9: the sum of its spatial and temporal layer.
 ///
-/// A packet needs others only of ids no larger in either, so their sum never puts it before one
-/// that it needs.
+/// A packet depends only on packets whose ids are not larger in either, so by the sum it never
+/// precedes one on which it depends.
 ///
 /// Source: RFC 9628 section 4.2.
 #[must_use]
@@ -244,7 +248,7 @@ pub fn vp9_layer(payload: &[u8]) -> Option<Layer> {
     Some(Layer(((ids >> 5) + (ids >> 1 & 7)).min(Layer::LAST.0)))
 }
 
-/// Which packets a rule is for; a field that is `None` matches all.
+/// Pattern of packets; a field that is `None` matches all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pattern {
     /// Source or destination port.
@@ -253,9 +257,9 @@ pub struct Pattern {
     pub dscp: Option<u8>,
     /// RTP payload type; a packet that is not RTP does not match.
     pub payload_type: Option<u8>,
-    /// RTP stream; likewise.
+    /// RTP stream; a packet that is not RTP does not match.
     pub ssrc: Option<u32>,
-    /// RTP header extension; likewise.
+    /// RTP header extension; a packet that is not RTP does not match.
     pub extension: Option<Extension>,
 }
 
@@ -265,13 +269,13 @@ pub struct Pattern {
 /// 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension {
-    /// Its id, as the session description maps it: 1 to 14 with one-byte headers, 1 to 255 with
+    /// Id of the extension in the session description: 1 to 14 with one-byte headers, 1 to 255 with
     /// two-byte headers.
     pub id: u8,
-    /// What the first byte of its data must be, of the bits in `mask`; `None` for any data, also
-    /// none.
+    /// Required value of the first byte of the element's data, in the bits of `mask`; `None` for
+    /// any data, including none.
     pub value: Option<u8>,
-    /// The bits of the first byte that count.
+    /// Bits of the first byte that are compared.
     pub mask: u8,
 }
 
@@ -284,10 +288,10 @@ impl Extension {
     }
 }
 
-/// Where the layer is to be read.
+/// Source of the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// All that match are of this layer.
+    /// Constant layer for all that match.
     Fixed(Layer),
     /// [`h264_frame`].
     H264,
@@ -297,12 +301,12 @@ pub enum Reading {
     Vp9,
 }
 
-/// One rule.
+/// Rule for the layer of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// For which packets.
+    /// Packets that the rule matches.
     pub pattern: Pattern,
-    /// Where their layer is.
+    /// Source of their layer.
     pub reading: Reading,
 }
 
@@ -324,12 +328,12 @@ impl Pattern {
     }
 }
 
-/// The layer of a packet by the first rule that matches it; `None` when no rule does, or the one
-/// that does finds no mark.
+/// Returns the layer of a packet by the first rule that matches it; `None` if no rule matches, or
+/// if the matching rule finds no mark.
 ///
-/// `packet` is an inner packet that [`crate::inner::parse`] accepted, `summary` what it said.
+/// `packet` is an inner packet, `summary` the result of [`crate::inner::parse`] for it.
 ///
-/// Cost: O(rules), no copy; with no rules nothing is read.
+/// Cost: O(rules), no copy; without rules nothing is read.
 #[must_use]
 pub fn layer_of(packet: &[u8], summary: &Summary, rules: &[Rule]) -> Option<Layer> {
     if rules.is_empty() {
@@ -398,7 +402,7 @@ mod tests {
         }
     }
 
-    /// A datagram with these extension words after the fixed header.
+    /// Builds a datagram with these extension words after the fixed header.
     fn extended(profile: u16, elements: &[u8]) -> Vec<u8> {
         let mut datagram = rtp(96, 5, &[]);
         datagram[0] |= 0x10;
@@ -684,7 +688,7 @@ mod tests {
             ..any
         };
         assert_eq!(layer(&stream, &rule(of_type(97), Reading::H264)), None);
-        // The same bytes behind a TCP header are no stream.
+        // The same bytes after a TCP header are not a stream.
         let mut tcp = inner::tests::tcp_packet(1, &rtp(96, 5, &[0x65]), 0x10);
         assert_eq!(layer(&tcp, &rule(any, Reading::H264)), None);
         tcp[6..8].copy_from_slice(&[0x20, 0]);

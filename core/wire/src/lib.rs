@@ -1,7 +1,7 @@
 //! Byte formats: tunnel headers, inner IP packets, control messages.
 //!
-//! Everything here is a pure function over bytes. Untrusted input gives `None` or an error, never a
-//! panic.
+//! All functions are pure functions of bytes. Untrusted input results in `None` or an error, never
+//! in a panic.
 #![forbid(unsafe_code)]
 
 pub mod air;
@@ -20,6 +20,7 @@ pub mod inner;
 pub mod layer;
 mod limit;
 pub mod link_hello;
+pub mod nat64;
 pub mod offload;
 pub mod opening;
 mod other_hub;

@@ -1,4 +1,4 @@
-//! What a hub holds a client to, as it says so on the control channel.
+//! Limits that a hub enforces for a client, as the control channel encodes them.
 
 use core::fmt;
 
@@ -6,33 +6,33 @@ use hawser_units::{Bytes, Rate};
 
 use crate::framing::{ParseError, Reader};
 
-/// What a client may carry through its hub.
+/// Limit of a client's traffic through its hub.
 ///
-/// Units: rates and bytes are of UDP payload, a rate holds in each direction, a quota for both
+/// Units: rates and bytes are of UDP payload; a rate applies to each direction, a quota to both
 /// directions of a calendar month together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Limit {
-    /// Whatever its networks carry.
+    /// No limit.
     #[default]
     Unlimited,
-    /// At most this rate.
+    /// Maximum rate.
     Cap(Rate),
-    /// The quota of the month is used up: a trickle goes on.
+    /// The quota of the month is used up: traffic continues at a low rate.
     Slowed {
-        /// The trickle.
+        /// Low rate.
         rate: Rate,
-        /// The quota.
+        /// Quota of the month.
         quota: Bytes,
     },
     /// The quota of the month is used up: nothing passes.
     Stopped {
-        /// The quota.
+        /// Quota of the month.
         quota: Bytes,
     },
 }
 
 impl Limit {
-    /// The rate that holds, zero where nothing passes; `None` without a limit.
+    /// Returns the rate in effect, zero if nothing passes; `None` without a limit.
     #[must_use]
     pub fn rate(self) -> Option<Rate> {
         match self {
@@ -42,7 +42,7 @@ impl Limit {
         }
     }
 
-    /// In a word, for status.
+    /// Returns a word for the output of `status`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -89,28 +89,28 @@ impl Limit {
 }
 
 impl fmt::Display for Limit {
-    /// What a client's user is told.
+    /// Formats the limit for the client's user.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Unlimited => f.write_str("the hub sets no limit"),
-            Self::Cap(rate) => write!(f, "the hub lets this machine have {rate} in each direction"),
+            Self::Cap(rate) => write!(f, "the hub limits this machine to {rate} in each direction"),
             Self::Slowed { rate, quota } => write!(
                 f,
-                "this month's quota at the hub ({}) is used up: {rate} in each direction until the month ends, \
-                 or the hub's operator allows more",
+                "this month's quota at the hub ({}) is used up: {rate} in each direction until the month ends \
+                 or the hub's operator raises the quota",
                 Amount(quota)
             ),
             Self::Stopped { quota } => write!(
                 f,
-                "this month's quota at the hub ({}) is used up: nothing passes until the month ends, \
-                 or the hub's operator allows more",
+                "this month's quota at the hub ({}) is used up: no packets pass until the month ends \
+                 or the hub's operator raises the quota",
                 Amount(quota)
             ),
         }
     }
 }
 
-/// An amount of data, as people write it.
+/// Amount of data, formatted for people.
 struct Amount(Bytes);
 
 impl fmt::Display for Amount {
@@ -158,6 +158,6 @@ mod tests {
             "{}",
             said[2].2
         );
-        assert!(said[3].2.contains("nothing passes"), "{}", said[3].2);
+        assert!(said[3].2.contains("no packets pass"), "{}", said[3].2);
     }
 }

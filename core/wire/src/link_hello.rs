@@ -1,4 +1,4 @@
-//! The hello by which two boxes that share a link find each other.
+//! Hello by which two boxes on a shared link find each other.
 //!
 //! ```text
 //!  0          8      9      10       12                     44
@@ -7,38 +7,38 @@
 //!  +----------+------+------+--------+----------------------+
 //! ```
 //!
-//! An ask goes to a multicast group of the link or to a neighbour's address, the answer to who has
-//! asked. Both say whose key is meant, and prove nothing: the handshake that follows does. An
-//! answer is as long as an ask, so nobody's traffic grows by it.
+//! An `Ask` is sent to a multicast group of the link or to a neighbour's address, an `Answer` to
+//! the sender of the `Ask`. Neither proves the possession of its key: the later handshake does. An
+//! `Answer` is as long as an `Ask`, so it amplifies no traffic.
 
-/// Bytes of a hello.
+/// Bytes of a hello. Source: the layout above.
 pub const HELLO_LEN: usize = 44;
 const MAGIC: [u8; 8] = *b"hwsrLink";
-/// Of these hellos.
+/// Version of these messages. Source: the first version.
 const VERSION: u8 = 1;
 
-/// What a hello wants.
+/// Purpose of a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A joining box looks for an access point.
+    /// Request of a joining box for an access point.
     Ask,
-    /// An access point says where it is.
+    /// Answer of an access point.
     Answer,
 }
 
-/// A hello.
+/// Hello message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkHello {
-    /// What it wants.
+    /// Purpose of the message.
     pub kind: Kind,
-    /// UDP port at which the sender takes sessions; 0 of one that asks.
+    /// UDP port on which the sender accepts sessions; 0 in an `Ask`.
     pub port: u16,
     /// SHA-256 of the sender's public key.
     pub key: [u8; 32],
 }
 
 impl LinkHello {
-    /// Reads a hello; `None` when the bytes are none of this version.
+    /// Parses a hello; `None` if the bytes are not a hello of this version.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; HELLO_LEN] = bytes.try_into().ok()?;
@@ -58,7 +58,7 @@ impl LinkHello {
         })
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the message.
     #[must_use]
     pub fn emit(&self) -> [u8; HELLO_LEN] {
         let mut out = [0; HELLO_LEN];

@@ -1,43 +1,46 @@
-//! Segmentation offload in user space: large packets cut into path-sized ones, and path-sized ones
-//! joined again.
+//! Segmentation offload in user space: splits large packets into path-sized ones, and coalesces
+//! them again.
 //!
-//! A TUN with offloads hands over up to 64 KB of one flow in one call, with the virtio header
-//! saying how to cut it. [`Segmenter`] cuts; [`Coalescer`] joins what arrives, so that the far
-//! kernel sees few large packets too. Transport checksums stay partial (pseudo-header only) all the
-//! way: the AEAD tag vouches for the bytes in between.
+//! A TUN with offloads passes up to 64 KB of one flow in one call; the virtio header contains the
+//! segment size. [`Segmenter`] splits; [`Coalescer`] joins arriving packets, so that the far kernel
+//! also receives few large packets. Transport checksums stay partial (pseudo-header only) in the
+//! tunnel, because the AEAD tag protects the bytes.
 //!
-//! Source: virtio 1.2 section 5.1.6 for the header; the joining conditions follow the kernel's own
-//! generic receive offload.
+//! Source: virtio 1.2 section 5.1.6 for the header; the conditions of coalescing follow the
+//! kernel's generic receive offload.
 
 use crate::compression::{COMPRESSED_LEN, Compressed, MAX_HEADERS};
 use crate::frame::Format;
 use crate::inner::{self, protocol, set_lengths, tcp_flag};
 
-/// Bytes of the virtio network header in front of a packet.
+/// Bytes of the virtio network header in front of a packet. Source: virtio 1.2 section 5.1.6,
+/// without the number of buffers.
 pub const VIRTIO_LEN: usize = 10;
 
+/// Flags and segmentation types of the header. Source: virtio 1.2 section 5.1.6.
 const NEEDS_CSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// The largest IP packet that a joined one may grow to.
-const MAX_JOINED: usize = 65_535;
+/// Maximum size of a coalesced IP packet. Source: the total length of an IPv4 packet has 16 bits
+/// (RFC 791 section 3.1). Units: bytes.
+const MAX_COALESCED: usize = 65_535;
 
-/// How a packet is to be cut, by its virtio header.
+/// Segmentation of a packet, from its virtio header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// The transport checksum covers only the pseudo-header.
     pub checksum_partial: bool,
-    /// Payload bytes of each segment; 0 when the packet is not to be cut.
+    /// Payload bytes of each segment; 0 if the packet is not segmented.
     pub segment: u16,
 }
 
 impl Offload {
-    /// Reads the virtio header of a packet from a TAP. What a bridge forwards may hold a partial
-    /// checksum elsewhere than in its own TCP or UDP header (inside of another tunnel): that is
-    /// completed here. `None` where header and packet contradict each other.
+    /// Parses the virtio header of a packet from a TAP. A forwarded packet may have a partial
+    /// checksum outside its own TCP or UDP header (inside another tunnel); such a checksum is
+    /// completed here. `None` if header and packet contradict each other.
     #[must_use]
     pub fn settle(header: &[u8; VIRTIO_LEN], packet: &mut [u8], format: Format) -> Option<Self> {
         let offload = Self::parse(header)?;
@@ -58,8 +61,8 @@ impl Offload {
         Self::completed(header, packet)
     }
 
-    /// The same packet with its checksum completed. `None` where header and packet contradict each
-    /// other, or where it is to be cut.
+    /// Completes the checksum of the packet. `None` if header and packet contradict each other, or
+    /// if the packet would be segmented.
     #[must_use]
     pub fn completed(header: &[u8; VIRTIO_LEN], packet: &mut [u8]) -> Option<Self> {
         let offload = Self::parse(header)?;
@@ -68,7 +71,7 @@ impl Offload {
         (is_done && offload.segment == 0).then(Self::default)
     }
 
-    /// Reads a native-endian virtio header; `None` for a kind of offload that was never asked for.
+    /// Parses a native-endian virtio header; `None` for an offload that was not requested.
     #[must_use]
     pub fn parse(header: &[u8; VIRTIO_LEN]) -> Option<Self> {
         let segment = match header[1] & !GSO_ECN {
@@ -83,8 +86,8 @@ impl Offload {
     }
 }
 
-/// Completes a partial checksum: sums everything from `start` on and puts the result `offset` bytes
-/// behind it. False where that is outside of the packet.
+/// Completes a partial checksum: sums all bytes from `start` on and writes the result at `start +
+/// offset`. Returns false if that is outside the packet.
 ///
 /// Source: virtio 1.2 section 5.1.6.2.
 fn complete_checksum(packet: &mut [u8], start: usize, offset: usize) -> bool {
@@ -94,7 +97,7 @@ fn complete_checksum(packet: &mut [u8], start: usize, offset: usize) -> bool {
     if covered.get(offset..offset + 2).is_none() {
         return false;
     }
-    // The field holds the pseudo-header's sum, so it is summed as it stands.
+    // The field contains the pseudo-header's sum, so the sum includes it unchanged.
     let sum = match !inner::ones_sum(covered, 0) {
         // Zero means "none" in UDP (RFC 768); to TCP both are the same number.
         0 => 0xffff,
@@ -104,7 +107,7 @@ fn complete_checksum(packet: &mut [u8], start: usize, offset: usize) -> bool {
     true
 }
 
-/// A packet from the TUN, to be cut into segments that each fit a path.
+/// Packet from the TUN that is split into segments, each of which fits a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Segmenter {
     ip_at: u16,
@@ -116,7 +119,7 @@ pub struct Segmenter {
 }
 
 impl Segmenter {
-    /// Plans the cutting of `packet`. `None` when the header and the packet contradict each other.
+    /// Plans the segmentation of `packet`. `None` if header and packet contradict each other.
     #[must_use]
     pub fn new(packet: &[u8], summary: &inner::Summary, offload: Offload) -> Option<Self> {
         let payload = packet.len().checked_sub(usize::from(summary.headers_len))?;
@@ -141,15 +144,15 @@ impl Segmenter {
         })
     }
 
-    /// Cuts a TCP packet finer, so that a segment's packet fits `mtu`. Other packets stay as they
-    /// are: where segments end is part of their meaning.
+    /// Reduces the segment size of a TCP packet so that each segment's packet fits `mtu`. Other
+    /// packets stay unchanged, because their boundaries have a meaning.
     pub fn fit(&mut self, mtu: u16) {
         if self.protocol == protocol::TCP && self.packet_len() > u32::from(mtu) && self.count() > 1 {
             self.segment = self.segment.min(mtu.saturating_sub(self.headers_len).max(1));
         }
     }
 
-    /// Where the IP header begins.
+    /// Returns the offset of the IP header.
     #[must_use]
     pub fn ip_at(&self) -> usize {
         usize::from(self.ip_at)
@@ -159,26 +162,26 @@ impl Segmenter {
         usize::from(self.ip_at) + usize::from(self.ip_len)
     }
 
-    /// How many segments there are; at least 1.
+    /// Returns the number of segments; at least 1.
     #[must_use]
     pub fn count(&self) -> u16 {
         let payload = self.total - u32::from(self.headers_len);
         payload.div_ceil(u32::from(self.segment).max(1)).max(1) as u16
     }
 
-    /// Bytes of the whole packet before it is cut.
+    /// Returns the size of the whole packet before segmentation. Units: bytes.
     #[must_use]
     pub fn total(&self) -> usize {
         self.total as usize
     }
 
-    /// Bytes of a full segment's packet, headers included.
+    /// Returns the size of a full segment's packet, headers included. Units: bytes.
     #[must_use]
     pub fn packet_len(&self) -> u32 {
         u32::from(self.headers_len) + u32::from(self.segment)
     }
 
-    /// Bytes of the packet of segment `index`.
+    /// Returns the size of the packet of segment `index`. Units: bytes.
     #[must_use]
     pub fn len_of(&self, index: u16) -> usize {
         let start = u32::from(index) * u32::from(self.segment);
@@ -186,17 +189,17 @@ impl Segmenter {
         usize::from(self.headers_len) + payload as usize
     }
 
-    /// Bytes of segment `index` without its headers, compressed.
+    /// Returns the size of segment `index` in compressed form. Units: bytes.
     #[must_use]
     pub fn compressed_len(&self, index: u16) -> usize {
         COMPRESSED_LEN + self.len_of(index) - usize::from(self.headers_len)
     }
 
-    /// Writes segment `index` as a compressed packet that refers to segment `context` before it
-    /// into `out`, which must be [`Self::compressed_len`] bytes long.
+    /// Writes segment `index` to `out` as a compressed packet whose context is the earlier segment
+    /// `context`. `out` must be [`Self::compressed_len`] bytes long.
     ///
     /// # Panics
-    /// When `packet` is not the one planned for, or `index` or the length of `out` is out of range.
+    /// If `packet` is not the planned one, or `index` or the length of `out` is out of range.
     pub fn emit_compressed(&self, packet: &[u8], index: u16, context: u16, out: &mut [u8]) {
         let start = usize::from(self.headers_len) + usize::from(index) * usize::from(self.segment);
         let (head, payload) = out.split_at_mut(COMPRESSED_LEN);
@@ -217,11 +220,11 @@ impl Segmenter {
 
     /// Writes the packet of segment `index` into `out`, which must be [`Self::len_of`] bytes long.
     ///
-    /// The transport checksum of a cut packet is left as it stands: whoever joins or completes it
-    /// starts from the pseudo-header.
+    /// The transport checksum of a split packet stays partial: coalescing or completing it starts
+    /// from the pseudo-header.
     ///
     /// # Panics
-    /// When `packet` is not the one planned for, or `index` or the length of `out` is out of range.
+    /// If `packet` is not the planned one, or `index` or the length of `out` is out of range.
     pub fn emit(&self, packet: &[u8], index: u16, out: &mut [u8]) {
         let headers = usize::from(self.headers_len);
         let (ip_at, ip_len) = (usize::from(self.ip_at), usize::from(self.ip_len));
@@ -251,21 +254,21 @@ impl Segmenter {
     }
 }
 
-/// What [`Coalescer::push`] decided.
+/// Decision of [`Coalescer::push`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// The packet's payload, from this offset on, goes behind what is open.
+    /// Append the packet's payload, from this offset on, to the open run.
     Append(usize),
-    /// What is open must be written first; then push again.
+    /// Flush the open run first; then push the packet again.
     Flush,
-    /// The packet opened a new run; its payload starts at this offset.
+    /// The packet has opened a new run; its payload starts at this offset.
     Open(usize),
 }
 
 /// Joins consecutive packets of one flow into one large packet for the TUN.
 ///
-/// It holds only the headers; the caller keeps the payload pieces and writes
-/// `virtio header, headers, pieces...` in one vectored call, so that no payload is copied.
+/// It stores only the headers; the caller stores the payload pieces and writes `virtio header,
+/// headers, pieces...` in one vectored call, so that no payload is copied.
 #[derive(Debug)]
 pub struct Coalescer {
     format: Format,
@@ -277,7 +280,7 @@ pub struct Coalescer {
 #[derive(Clone, Copy, Debug)]
 struct Run {
     ip_at: usize,
-    /// Where the transport header begins.
+    /// Offset of the transport header.
     transport: usize,
     headers_len: usize,
     protocol: u8,
@@ -289,8 +292,8 @@ struct Run {
 }
 
 impl Coalescer {
-    /// One for packets of that format. `joins_udp`: whether the device takes several UDP packets as
-    /// one.
+    /// Creates a coalescer for packets of that format. `joins_udp`: set if the device accepts
+    /// several UDP packets as one.
     #[must_use]
     pub fn new(format: Format, joins_udp: bool) -> Self {
         Self {
@@ -301,8 +304,8 @@ impl Coalescer {
         }
     }
 
-    /// Offers the next packet in order: `len` bytes, of which `packet` holds the headers at least.
-    /// `partial`: its transport checksum covers only the pseudo-header.
+    /// Offers the next packet in order: `len` bytes, of which `packet` contains at least the
+    /// headers. `partial`: its transport checksum covers only the pseudo-header.
     ///
     /// A packet that cannot be parsed is passed on alone, with all its bytes as payload.
     pub fn push(&mut self, packet: &[u8], len: usize, partial: bool) -> Join {
@@ -351,13 +354,14 @@ impl Coalescer {
         Join::Open(headers_len)
     }
 
-    /// Whether something is open.
+    /// Returns whether a run is open.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Closes what is open: the virtio header and the headers to write before the payload pieces.
+    /// Closes the open run; returns the virtio header and the headers to write before the payload
+    /// pieces.
     pub fn finish(&mut self) -> Option<([u8; VIRTIO_LEN], &[u8])> {
         let run = self.open.take()?;
         let mut virtio = [0; VIRTIO_LEN];
@@ -399,7 +403,7 @@ fn sequence_of(packet: &[u8], transport: usize) -> u32 {
     ])
 }
 
-/// Whether nothing may follow a packet in its run.
+/// Returns whether no packet may follow this one in its run.
 fn ends_run(summary: &inner::Summary, joins_udp: bool) -> bool {
     match summary.key.protocol {
         protocol::TCP => summary.tcp_flags & !(0x10 | tcp_flag::CWR | 0x40) != 0,
@@ -408,8 +412,8 @@ fn ends_run(summary: &inner::Summary, joins_udp: bool) -> bool {
     }
 }
 
-/// Appends to the run if the packet continues it; fills in what the last segment decides (PSH,
-/// FIN).
+/// Appends to the run if the packet continues it; updates the fields that the last segment
+/// determines (PSH, FIN).
 fn append(
     headers: &mut [u8; MAX_HEADERS],
     run: &mut Run,
@@ -424,7 +428,7 @@ fn append(
         || headers_len != run.headers_len
         || payload == 0
         || payload > run.segment
-        || run.headers_len + run.payload + payload > MAX_JOINED
+        || run.headers_len + run.payload + payload > MAX_COALESCED
         || summary.key.protocol != run.protocol
     {
         return false;
@@ -460,7 +464,7 @@ fn append(
     true
 }
 
-/// Same but for lengths, identification and checksum.
+/// Returns whether two IP headers differ only in lengths, identification and checksum.
 fn same_ip_header(a: &[u8], b: &[u8]) -> bool {
     if a[0] >> 4 == 4 {
         a[..2] == b[..2] && a[6..10] == b[6..10] && a[12..] == b[12..]
@@ -495,7 +499,7 @@ mod tests {
             .collect()
     }
 
-    /// Joins as the data plane does; returns (virtio, packet) as the TUN would get them.
+    /// Coalesces as the data plane does; returns (virtio, packet) as the TUN would receive them.
     fn join(packets: &[Vec<u8>], partial: bool) -> Vec<([u8; VIRTIO_LEN], Vec<u8>)> {
         join_by(Coalescer::new(Format::Ip, true), packets, partial)
     }
@@ -617,7 +621,7 @@ mod tests {
                 assert_eq!((plan.count(), plan.len_of(0)), (1, packet.len()));
             }
         }
-        // Where datagrams end is part of their meaning.
+        // The boundaries of datagrams have a meaning.
         let packet = udp_packet(&[1; 3000]);
         let summary = inner::parse(&packet).expect("valid");
         let offload = Offload {
@@ -705,12 +709,12 @@ mod tests {
         six[6] = protocol::TCP;
         six[52..54].copy_from_slice(&[5 << 4, 0x10]);
         assert_eq!(header(&cut(&six, 1000)), fields(GSO_TCPV6, 60, 40, 16));
-        // Alone it is not cut, and what it opens with is no run of segments.
+        // Alone it is not segmented, and the packet that it opens is no run of segments.
         let one = [tcp_packet(1, &[7; 100], 0x10)];
         assert_eq!(header(&one)[..6], [NEEDS_CSUM, 0, 0, 0, 0, 0]);
     }
 
-    /// What the kernel joins in the same way: RFC 9293 section 3.8.6 for the window, RFC 3168
+    /// Conditions under which the kernel coalesces: RFC 9293 section 3.8.6 for the window, RFC 3168
     /// section 6.1.2 for CWR.
     #[test]
     fn packets_that_differ_in_more_than_their_place_are_not_joined() {

@@ -1,57 +1,57 @@
-//! Openings: the first packets on a new route of a flow that is older than the route.
+//! Openings: the first packets on a new route of an existing flow.
 //!
-//! Translators and firewalls let a TCP connection pass whose beginning they have seen, and drop
-//! what comes in the middle of one. So before a flow moves to a route, its ends show the route a
-//! beginning: a handshake of three packets from the two Hawsers themselves, which no socket ever
-//! sees. Its sequence numbers lie [`AHEAD`] of the flow's own and its windows are as wide as they
-//! can be, so that what follows, the flow's own packets, is within the window in the eyes of one
-//! that checks. A UDP route opens with two datagrams. Both say by a number (`nonce`, for TCP in the
-//! timestamp option) which opening it is, and the far end learns from the first what addresses the
-//! packets have when they come out of the translators.
+//! Translators and firewalls pass a TCP connection only if they have seen its handshake. So before
+//! a flow moves to a route, its ends send a handshake of three packets over the route. The two
+//! Hawser instances exchange these packets; no socket receives them. Their sequence numbers are
+//! [`AHEAD`] of the flow's own and their windows have the maximum size, so that a middlebox that
+//! checks windows accepts the flow's later packets. A UDP route is opened by two datagrams. Both
+//! kinds contain a number (`nonce`, for TCP in the timestamp option) that identifies the opening.
+//! From the first packet the far end learns the translated addresses.
 //!
-//! A UDP flow has no numbers that only its ends know. So before its mover is believed, the follower
-//! sends a [`Challenge`] over the flow's present route: a datagram with a secret, for no socket,
-//! which only who receives the flow's packets can repeat over the control channel.
+//! A UDP flow has no numbers that only its ends know. So the follower verifies the mover first: it
+//! sends a [`Challenge`] over the flow's present route, a datagram with a secret that no socket
+//! receives. Only a host that receives the flow's packets can repeat the secret over the control
+//! channel.
 //!
-//! Source: Flow switch section 5 names the problem ("the new network did not see a SYN packet") and
-//! no remedy.
+//! Source: Flow switch section 5 names the problem ("the new network did not see a SYN packet")
+//! without a solution.
 
 use std::net::SocketAddr;
 
 use crate::inner::{self, fill_ipv4_checksum, ones_sum, protocol, pseudo_header_sum, tcp_flag};
 
-/// Which packet of an opening.
+/// Step of an opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The first, from the mover. TCP: SYN.
+    /// First packet, from the mover. TCP: SYN.
     Ask,
-    /// The answer. TCP: SYN and ACK.
+    /// Answer. TCP: SYN and ACK.
     Accept,
-    /// The last, from either side, for TCP alone: it says how wide the window is.
+    /// Last packet, from either side, TCP only: it announces the size of the window.
     Confirm,
 }
 
-/// A packet of an opening.
+/// Packet of an opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
     /// TCP or UDP.
     pub protocol: u8,
-    /// From whom.
+    /// Sender of the packet.
     pub source: SocketAddr,
-    /// To whom; of the same family.
+    /// Receiver of the packet; of the same address family as `source`.
     pub destination: SocketAddr,
-    /// Which packet.
+    /// Step of the opening.
     pub step: Step,
-    /// Which opening.
+    /// Nonce of the opening.
     pub nonce: u32,
-    /// Of TCP.
+    /// TCP sequence number.
     pub sequence: u32,
-    /// Of TCP; zero in the first packet.
+    /// TCP acknowledgement number; zero in the first packet.
     pub acknowledged: u32,
 }
 
 impl Opening {
-    /// The whole IP packet; `None` for addresses of two families, or another protocol.
+    /// Returns the whole IP packet; `None` for addresses of two families, or another protocol.
     #[must_use]
     pub fn emit(&self) -> Option<Vec<u8>> {
         let transport = match self.protocol {
@@ -100,8 +100,8 @@ impl Opening {
         datagram(self.source, self.destination, self.step as u8, &nonce)
     }
 
-    /// Reads a packet that came in, whole or cut behind its headers; `None` when it is none of an
-    /// opening.
+    /// Parses a received packet, which may be truncated after its headers; `None` if it is not part
+    /// of an opening.
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         let summary = inner::parse(packet)?;
@@ -139,16 +139,16 @@ impl Opening {
     }
 }
 
-/// A datagram over a UDP flow's route, by which its mover proves that the flow is its own.
+/// Datagram over a UDP flow's route, by which the mover proves that it owns the flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Challenge {
-    /// The follower, as the flow's packets name it.
+    /// Address of the follower in the flow's packets.
     pub source: SocketAddr,
-    /// The other end, as they do; of the same family.
+    /// Address of the other end in the flow's packets; the same family.
     pub destination: SocketAddr,
-    /// The mover's number for the flow.
+    /// Number that the mover assigned to the flow.
     pub flow: u32,
-    /// What is to be repeated.
+    /// Secret that the mover repeats.
     pub secret: u64,
 }
 
@@ -163,7 +163,7 @@ impl core::fmt::Debug for Challenge {
 }
 
 impl Challenge {
-    /// The whole IP packet; `None` for addresses of two families.
+    /// Returns the whole IP packet; `None` for addresses of two families.
     #[must_use]
     pub fn emit(&self) -> Option<Vec<u8>> {
         let mut rest = self.flow.to_be_bytes().to_vec();
@@ -172,7 +172,7 @@ impl Challenge {
         whole(protocol::UDP, (self.source, self.destination), &transport)
     }
 
-    /// Reads a packet that came in; `None` when it is no challenge.
+    /// Parses a received packet; `None` if it is not a challenge.
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         let summary = inner::parse(packet)?;
@@ -205,7 +205,7 @@ fn datagram(source: SocketAddr, destination: SocketAddr, kind: u8, rest: &[u8]) 
     out
 }
 
-/// A packet from its transport's header on, whose checksum is to be filled in.
+/// Builds an IP packet from its transport header and payload, and completes the transport checksum.
 fn whole(protocol: u8, ends: (SocketAddr, SocketAddr), transport: &[u8]) -> Option<Vec<u8>> {
     let mut packet = header(protocol, ends, transport.len())?;
     let ip_len = packet.len();
@@ -223,7 +223,7 @@ fn whole(protocol: u8, ends: (SocketAddr, SocketAddr), transport: &[u8]) -> Opti
     Some(packet)
 }
 
-/// Sequence and acknowledgement number of a TCP header.
+/// Returns the sequence and acknowledgement number of a TCP header.
 #[must_use]
 pub fn numbers(transport: &[u8]) -> Option<(u32, u32)> {
     Some((u32_at(transport, 4)?, u32_at(transport, 8)?))
@@ -252,7 +252,7 @@ fn header(protocol: u8, ends: (SocketAddr, SocketAddr), len: usize) -> Option<Ve
     }
 }
 
-/// Value and echo of the timestamp option (RFC 7323 section 3.2).
+/// Returns value and echo of the timestamp option (RFC 7323 section 3.2).
 fn timestamps(mut options: &[u8]) -> Option<(u32, u32)> {
     loop {
         match options {
@@ -271,21 +271,25 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
         .map(|word| u32::from_be_bytes(*word))
 }
 
-/// How far an opening's sequence numbers lie ahead of what is known of the flow: more than it
-/// carries in the meantime, and well within the widest window, so that both what was sent before
-/// and what comes after fit.
+/// Distance of an opening's sequence numbers from the known ones of the flow: more than the flow
+/// transfers in the meantime. Source: a quarter of the largest window (RFC 7323 section 2.3), so
+/// that both earlier and later segments fit.
 pub const AHEAD: u32 = 1 << 28;
 
+/// Kind of the timestamp option. Source: RFC 7323 section 3.2.
 const TIMESTAMPS: u8 = 8;
 /// The largest window scale (RFC 7323 section 2.3): a window of 1 GB.
 const WIDEST: u8 = 14;
-/// Segments that fit everywhere; nobody sends any by this.
+/// Segment size that fits every path; the opening itself transfers no data. Source: the default of
+/// IPv6, RFC 9293 section 3.7.1.
 const SEGMENT: u16 = 1220;
-/// Tells these datagrams from everything else, and, by its first two bits, from a long header of
-/// QUIC and from data packets.
+/// Identifies these datagrams. Its first two bits differ from those of a long header of QUIC and of
+/// a data packet.
 const MAGIC: [u8; 8] = *b"hwsrOpen";
+/// Length of a datagram. Source: the header of UDP (8 bytes, RFC 768), [`MAGIC`], a code, and a
+/// nonce of 32 bits.
 const DATAGRAM: usize = 8 + 8 + 1 + 4;
-/// Behind [`MAGIC`], in place of an opening's step.
+/// Code after [`MAGIC`], instead of an opening's step. Source: the number after those of the steps.
 const CHALLENGE: u8 = 3;
 
 #[cfg(test)]

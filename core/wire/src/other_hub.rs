@@ -1,22 +1,23 @@
-//! The other hubs of a fleet, as one of them names them on the control channel.
+//! Other hubs of a fleet, as a hub lists them on the control channel.
 
 use crate::framing::{ParseError, Reader, put_text};
 
-/// Most hubs of a fleet beside the one that speaks.
+/// Maximum number of hubs of a fleet, the sender excluded. Source: our choice, a bound on memory
+/// and on the handshakes with which a client measures the distance of each hub every hour.
 pub const MAX_OTHER_HUBS: u8 = 16;
-/// Most endpoints of one of them.
+/// Maximum number of endpoints of a hub. Source: our choice, one for each version of IP.
 pub const MAX_ENDPOINTS: usize = 2;
 
 /// Another hub of the same fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherHub {
-    /// Its place among all that are named, from 0.
+    /// Index among all listed hubs, from 0.
     pub index: u8,
-    /// How many are named, at most [`MAX_OTHER_HUBS`].
+    /// Number of listed hubs, at most [`MAX_OTHER_HUBS`].
     pub count: u8,
-    /// SHA-256 of its public key.
+    /// SHA-256 of the hub's public key.
     pub key: [u8; 32],
-    /// Where it is reached, `HOST:PORT`: at most [`MAX_ENDPOINTS`].
+    /// Addresses of the hub, `HOST:PORT`: at most [`MAX_ENDPOINTS`].
     pub endpoints: Vec<String>,
 }
 

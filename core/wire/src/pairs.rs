@@ -1,19 +1,20 @@
-//! Which pair of threads a session belongs to.
+//! Assignment of sessions to pairs of threads.
 //!
-//! A session's pair follows from the number of its client among the hub's inner addresses, modulo
-//! how many pairs there are. The kernel finds it by itself on both ways in: in the destination of a
-//! packet from the TUN, and in the receiver index of a datagram, which is drawn so that it has the
-//! same remainder. So nothing has to be looked up or handed over, and a successor finds the same
-//! pairs. With one pair an index is as random as can be; with more it tells an onlooker the
+//! The pair of a session is the number of its client among the hub's inner addresses, modulo the
+//! number of pairs. The kernel derives the pair in both directions: from the destination of a
+//! packet from the TUN, and from the receiver index of a datagram, which is drawn with the same
+//! remainder. So neither a lookup nor a hand-off is necessary, and a successor finds the same
+//! pairs. With one pair an index is fully random; with more pairs it reveals to an observer the
 //! remainder, which is the same on all paths of a session.
 
 use std::net::IpAddr;
 
-/// The most pairs of threads: more processors than carry 10 Gbit/s, and a bound for the memory that
-/// each pair has of its own (buffers of 2 MB, and what the kernel keeps for its socket).
-pub const MOST_PAIRS: u32 = 16;
+/// Maximum number of pairs of threads: more processors than 10 Gbit/s needs, and a bound for the
+/// memory of each pair (buffers of 2 MB, and the kernel's socket buffers). Source: our choice; more
+/// only take memory, since a session uses one pair.
+pub const MAX_PAIRS: u32 = 16;
 
-/// How sessions are spread over pairs of threads.
+/// Number of pairs of threads, and the bits that select one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pairs {
     count: u32,
@@ -21,32 +22,32 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// All sessions have the same.
+    /// Single pair for all sessions. Source: definition.
     pub const ONE: Self = Self { count: 1, hosts: 0 };
 
-    /// So many pairs, from 1 to [`MOST_PAIRS`]. `prefix`: the prefix length of the IPv4 pool; what
-    /// follows it is the number of a client, in IPv6 too.
+    /// Creates an assignment to this number of pairs, from 1 to [`MAX_PAIRS`]. `prefix`: prefix
+    /// length of the IPv4 pool; the bits after it are the number of a client, in IPv6 too.
     #[must_use]
     pub fn new(count: u32, prefix: u8) -> Self {
         Self {
-            count: count.clamp(1, MOST_PAIRS),
+            count: count.clamp(1, MAX_PAIRS),
             hosts: u32::MAX.checked_shr(prefix.into()).unwrap_or(0),
         }
     }
 
-    /// How many there are.
+    /// Returns the number of pairs.
     #[must_use]
     pub fn count(self) -> u32 {
         self.count
     }
 
-    /// The bits of an inner address that number a client.
+    /// Returns the bits of an inner address that contain the number of a client.
     #[must_use]
     pub fn hosts(self) -> u32 {
         self.hosts
     }
 
-    /// The pair of the session with that client: its inner addresses.
+    /// Returns the pair of a session by the client's inner addresses.
     #[must_use]
     pub fn of(self, inner: &[IpAddr]) -> u32 {
         let last = inner.first().map_or(0, |address| match address {
@@ -56,7 +57,7 @@ impl Pairs {
         (last & self.hosts) % self.count
     }
 
-    /// A receiver index of a session of `pair`, from a random number.
+    /// Returns a receiver index for a session of `pair`, from a random number.
     #[must_use]
     pub fn index(self, random: u32, pair: u32) -> u32 {
         if self.count == 1 {
@@ -65,7 +66,7 @@ impl Pairs {
         random % (u32::MAX / self.count) * self.count + pair
     }
 
-    /// Whether a datagram with that index comes to `pair`.
+    /// Returns whether a datagram with that index belongs to `pair`.
     #[must_use]
     pub fn has(self, pair: u32, index: u32) -> bool {
         index % self.count == pair
@@ -99,7 +100,7 @@ mod tests {
         }
         assert_eq!(Pairs::ONE.index(4_711, 0), 4_711);
         assert_eq!(Pairs::ONE.of(&[]), 0);
-        assert_eq!(Pairs::new(1_000, 16).count(), MOST_PAIRS);
+        assert_eq!(Pairs::new(1_000, 16).count(), MAX_PAIRS);
         assert_eq!(Pairs::new(0, 16).count(), 1);
     }
 }

@@ -1,136 +1,137 @@
-//! Peer messages: what two hosts that both run Hawser say to each other to move a flow, and what a
-//! waypoint is asked.
+//! Peer messages: exchanged by two hosts with Hawser to move a flow, and sent to a waypoint.
 //!
 //! The frame is that of [`control`](crate::control): a length, a type, fields. Addresses are a
 //! family byte, the address and the port. The channel is TLS 1.3 with both keys known, so bytes
-//! come from an authenticated peer, which may still be mistaken or hostile: parsing is total.
+//! come from an authenticated peer, which may be faulty or hostile: parsing is total.
 
 use std::net::SocketAddr;
 
 use crate::control::{PREFIX, ParseError, Refusal, TOKEN_LEN};
 use crate::framing::{self, Reader, put_socket, put_text};
 
-/// The version of the peer protocol that this code speaks.
+/// Version of the peer protocol that this code implements. Source: the first version.
 pub const VERSION: u16 = 1;
 
-/// One message. A *mover* has dialled; a *follower* or *waypoint* was dialled.
+/// Message between peers. The *mover* opened the connection; the *follower* or *waypoint* accepted
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerMessage {
     /// Mover: the first message of a connection.
     Hello(PeerHello),
-    /// Dialled side: the mover is in.
+    /// Accepting side: the mover is accepted.
     Welcome {
-        /// Where openings go to (TCP and UDP).
+        /// Destination port of openings (TCP and UDP).
         port: u16,
-        /// The mover's address as it is seen here.
+        /// Address of the mover as the accepting side sees it.
         seen: SocketAddr,
     },
-    /// Dialled side: the mover is not in. The connection ends.
+    /// Accepting side: the mover is rejected. The connection ends.
     Refused(Refusal),
-    /// Mover: an opening is on its way, for this flow.
+    /// Mover: announces an opening for this flow.
     Expect(Expect),
-    /// Follower or waypoint: the opening of this number has arrived.
+    /// Follower or waypoint: the opening with this nonce has arrived.
     Opened {
-        /// Which opening.
+        /// Nonce of the opening.
         nonce: u32,
-        /// Where it came from, as seen here: the new route's far end.
+        /// Observed source: the new route's far end.
         seen: SocketAddr,
     },
-    /// Follower or waypoint: no opening of this number is waited for.
+    /// Follower or waypoint: no opening with this nonce is expected.
     Unexpected {
-        /// Which opening.
+        /// Nonce of the opening.
         nonce: u32,
-        /// Why.
+        /// Reason of the rejection.
         reason: Unexpected,
     },
-    /// Mover: an order of the migration.
+    /// Mover: order of the migration.
     Order {
-        /// Which flow, as in [`Expect`].
+        /// Flow, as in [`Expect`].
         flow: u32,
-        /// Grows with every migration.
+        /// Generation, which increases with every migration.
         generation: u32,
-        /// Whether to send on the route now, or only to accept it.
+        /// True: send on the route now; false: only accept it.
         is_switch: bool,
-        /// The new route, as the follower sees it: near and far.
+        /// New route as the follower sees it: near and far address.
         route: (SocketAddr, SocketAddr),
-        /// The route to go on accepting.
+        /// Route that remains accepted.
         keep: (SocketAddr, SocketAddr),
     },
-    /// Follower: the order of this generation is carried out.
+    /// Follower: the order of this generation has been executed.
     Answer {
-        /// Which flow.
+        /// Flow to move.
         flow: u32,
-        /// Whose.
+        /// Generation of the request.
         generation: u32,
-        /// What was asked for.
+        /// Kind of the request.
         is_switch: bool,
     },
-    /// Mover: the flow is over.
+    /// Mover: the flow has ended.
     Forget {
-        /// Which flow.
+        /// Flow that ends.
         flow: u32,
     },
-    /// Mover to waypoint: asks for a way to a host. The answer to its opening comes from there.
+    /// Mover to waypoint: requests a relay to a host. The answer to its opening is sent by that
+    /// host.
     Relay {
-        /// Names the way.
+        /// Nonce of the relay.
         nonce: u32,
         /// IP protocol.
         protocol: u8,
-        /// Where it leads.
+        /// Destination of the relay.
         to: SocketAddr,
     },
-    /// Waypoint: send the opening here.
+    /// Waypoint: the relay's port, to which the mover sends the opening.
     Relayed {
-        /// Which way.
+        /// Nonce of the relay.
         nonce: u32,
-        /// The port at the waypoint.
+        /// Port of the waypoint.
         port: u16,
     },
-    /// Mover to waypoint: the way is not needed any more.
+    /// Mover to waypoint: the relay is no longer needed.
     Unrelay {
-        /// Which way.
+        /// Nonce of the relay.
         nonce: u32,
     },
-    /// Mover: a UDP flow is its own; asks for a [`Challenge`](crate::opening::Challenge) over its
-    /// route.
+    /// Mover: claims a UDP flow; requests a [`Challenge`](crate::opening::Challenge) over the
+    /// flow's route.
     Claim {
-        /// The mover's number for the flow.
+        /// Number that the mover assigned to the flow.
         flow: u32,
-        /// The flow's first addresses as the mover sends them: its own, which a translator on the
-        /// way may have changed.
+        /// Mover's original address of the flow, as the mover sends it. A translator on the path
+        /// may have changed it.
         near: SocketAddr,
-        /// And the follower's.
+        /// Follower's original address of the flow.
         far: SocketAddr,
     },
-    /// Mover: what came over the flow's route.
+    /// Mover: secret that arrived over the flow's route.
     Proof {
-        /// Which flow.
+        /// Flow that the proof is for.
         flow: u32,
-        /// The challenge's secret.
+        /// Secret of the challenge.
         secret: u64,
     },
-    /// Follower: the flow is the mover's.
+    /// Follower: the claim is proven.
     Proven {
-        /// Which flow.
+        /// Flow that is proven.
         flow: u32,
     },
-    /// Follower: the claim is refused.
+    /// Follower: the claim is rejected.
     Unproven {
-        /// Which flow.
+        /// Flow that is rejected.
         flow: u32,
-        /// Why.
+        /// Reason of the rejection.
         reason: Unexpected,
     },
 }
 
-/// How a mover presents itself.
+/// First message of a mover.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PeerHello {
-    /// The highest version of this protocol that it speaks.
+    /// Highest version of this protocol that the mover supports.
     pub version: u16,
-    /// The token of an invitation, while it is not enrolled.
+    /// Token of an invitation, while the mover is not enrolled.
     pub enrol_token: Option<[u8; TOKEN_LEN]>,
-    /// What the machine calls itself: for the log only.
+    /// Name of the machine, only for the log.
     pub name_hint: String,
 }
 
@@ -144,38 +145,37 @@ impl core::fmt::Debug for PeerHello {
     }
 }
 
-/// A flow that is to be moved, and the opening of its new route.
+/// Flow to move, and the opening of its new route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expect {
-    /// The mover's number for the flow.
+    /// Number that the mover assigned to the flow.
     pub flow: u32,
-    /// Names the opening.
+    /// Nonce of the opening.
     pub nonce: u32,
     /// IP protocol.
     pub protocol: u8,
-    /// The flow's first addresses as the mover sends them: its own. A translator on the way may
+    /// Mover's original address of the flow, as the mover sends it. A translator on the path may
     /// have changed it.
     pub near: SocketAddr,
-    /// And the follower's.
+    /// Follower's original address of the flow.
     pub far: SocketAddr,
-    /// Of TCP, where nothing else is believed: what the mover sends next and what it has
-    /// acknowledged, of late. Only who takes part in a flow knows. Of UDP a
-    /// [`Proof`](PeerMessage::Proof) comes first.
+    /// TCP sequence and acknowledgement numbers of the mover, which only a participant of the flow
+    /// knows. For UDP a [`Proof`](PeerMessage::Proof) is required first.
     pub numbers: Option<(u32, u32)>,
 }
 
-/// Why an opening is not waited for.
+/// Reason why an opening is not expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unexpected {
-    /// No such flow ends here, or more than one could be meant.
+    /// No such flow ends here, or several flows match.
     #[error("it knows no such flow")]
     UnknownFlow,
-    /// It has too much to do already.
-    #[error("it moves too many flows already")]
+    /// Overloaded peer.
+    #[error("it already moves the maximum number of flows")]
     Busy,
-    /// It does not do that.
-    #[error("it does not do that")]
+    /// Unsupported request.
+    #[error("it does not support this")]
     NotHere,
 }
 
@@ -198,19 +198,19 @@ impl Unexpected {
     }
 }
 
-/// Whether a frame that begins with these bytes is one of this protocol, and not of
-/// [`control`](crate::control): who accepts both tells them by their first message.
+/// Returns whether a frame that begins with these bytes is of this protocol, as opposed to
+/// [`control`](crate::control): a listener for both distinguishes them by their first message.
 #[must_use]
 pub fn is_peers(bytes: &[u8]) -> bool {
     bytes.get(PREFIX).is_some_and(|kind| *kind > TYPES)
 }
 
-/// The types of messages are counted from here: above those of [`control`](crate::control).
+/// Offset of the message types. Source: [`control`](crate::control) has fewer types than this.
 const TYPES: u8 = 64;
 
 impl PeerMessage {
-    /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)`
-    /// when more bytes are needed.
+    /// Parses one frame at the front of `bytes`: returns the message and its length in bytes;
+    /// `Ok(None)` if more bytes are needed.
     ///
     /// # Errors
     /// Any [`ParseError`]: the stream cannot be continued.
@@ -296,7 +296,7 @@ impl PeerMessage {
         })
     }
 
-    /// Appends the frame to `out`. Text that is too long is cut.
+    /// Appends the frame to `out`. Text that is too long is truncated.
     pub fn emit(&self, out: &mut Vec<u8>) {
         framing::emit(out, TYPES, |out| self.emit_body(out));
     }

@@ -1,9 +1,8 @@
-//! Pool messages: what a device that takes a neighbour's ways out and the member that gives them
-//! say to each other.
+//! Messages between a taker, which uses a neighbour's uplinks, and the member that offers them.
 //!
-//! The frame is that of [`control`](crate::control), the channel TLS 1.3 with both keys known. The
-//! taker says a hello, and passes on its hub's receipts; everything else comes from the member.
-//! Bytes come from an authenticated peer, which may still be mistaken or hostile: parsing is total.
+//! The frame is that of [`control`](crate::control); the channel is TLS 1.3 with both keys known.
+//! The taker sends a hello, and forwards its hub's receipts; the member sends all other messages.
+//! Bytes come from an authenticated peer, which may be faulty or hostile: parsing is total.
 
 use std::net::SocketAddr;
 
@@ -13,91 +12,99 @@ use crate::control::ParseError;
 use crate::framing::{self, Reader, put_socket, put_text};
 use crate::receipt::Receipt;
 
-/// The version of the pool protocol that this code speaks.
-pub const VERSION: u16 = 2;
-/// Most addresses of a hub that a taker names.
+/// Version of the pool protocol that this code implements. Source: the third version, the first
+/// with costs.
+pub const VERSION: u16 = 3;
+/// Maximum number of hub addresses in a taker's hello. Source: our choice, two hubs with an address
+/// of each version of IP; the member admits packets to no other address, so more are more holes in
+/// its filter.
 pub const MAX_HUBS: usize = 4;
 
-/// One message.
+/// Message between taker and member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolMessage {
     /// Taker: the first message of a connection.
     Hello(PoolHello),
-    /// Member: its owner has not said yet whether this taker may take.
+    /// Member: its owner has not yet decided whether this taker may use its uplinks.
     Waiting,
-    /// Member: a way out is there, or is still there.
+    /// Member: an uplink is available, or still available.
     Offer(PoolOffer),
-    /// Member: a way out is not there any more.
+    /// Member: an uplink is no longer available.
     Withdraw {
-        /// Which.
+        /// Number of the uplink.
         way: u16,
-        /// Grows with every message about ways.
+        /// Increases with every message about uplinks.
         sequence: u64,
     },
-    /// Member: nothing is given. The connection ends.
+    /// Member: no uplink is offered. The connection ends.
     Refused(NotGiven),
-    /// Taker: what its hub has signed of this member.
+    /// Taker: receipt that its hub has signed about this member.
     Receipt(Box<Receipt>),
-    /// Of a type that only later versions know: it is passed over.
+    /// Unknown type of a later version: it is ignored.
     Unknown(u8),
 }
 
-/// How a taker presents itself.
+/// First message of a taker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolHello {
-    /// The highest version of this protocol that it speaks.
+    /// Highest version of this protocol that the taker supports.
     pub version: u16,
-    /// The addresses of its hub, the likeliest first: where its datagrams go, and nowhere else.
+    /// Addresses of the taker's hub, the most likely first. The taker's datagrams are relayed to
+    /// them only.
     pub hubs: Vec<SocketAddr>,
-    /// What the device calls itself: shown to the member's owner, who gives it a name.
+    /// Name of the device, displayed to the member's owner.
     pub name_hint: String,
 }
 
-/// A way out that a member relays to.
+/// Uplink that a member relays to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolOffer {
-    /// The member's number for it.
+    /// Number that the member assigned to the uplink.
     pub way: u16,
-    /// Grows with every message about ways, over the member's restarts too.
+    /// Increases with every message about uplinks, also across restarts of the member.
     pub sequence: u64,
-    /// How long it may be taken to be there. Unit: milliseconds.
+    /// Lifetime of the offer. Unit: milliseconds.
     pub lifetime_ms: u32,
-    /// What kind of network it is, or what it is called: `modem`.
+    /// Kind or name of the network: `modem`.
     pub name: String,
-    /// The UDP port of the member where the taker's datagrams go: what comes there goes to the hub.
+    /// UDP port of the member for the taker's datagrams, which the member relays to the hub.
     pub port: u16,
-    /// Which of the hub's addresses that is: its place in [`PoolHello::hubs`].
+    /// Index of the hub's address in [`PoolHello::hubs`].
     pub hub: u8,
-    /// Its MTU, bytes of IP packet.
+    /// MTU, bytes of IP packet.
     pub mtu: u16,
-    /// At most this in each direction, all takers together; 0 where there is no cap. Unit: bit/s of
+    /// Maximum rate in each direction, shared by all takers; 0 if there is no cap. Unit: bit/s of
     /// IP packets.
     pub cap_bps: u64,
-    /// What it has relayed for this taker so far, up and down. Unit: bytes of IP packets.
+    /// Cost that the owner asks for its use, in any unit; lower is better.
+    pub cost: u8,
+    /// Remaining quota of all takers together; `None` without a quota. Unit: bytes of IP packets.
+    pub quota_left: Option<u64>,
+    /// Bytes relayed for this taker so far, up and down. Unit: bytes of IP packets.
     pub carried: [u64; 2],
 }
 
-/// Why a member gives nothing.
+/// Reason why a member offers no uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NotGiven {
-    /// Its owner has taken the leave back.
-    #[error("its owner does not share with this machine any more")]
+    /// Permission withdrawn by the owner.
+    #[error("its owner no longer shares with this machine")]
     Revoked,
-    /// It relays to none of the addresses that were named.
-    #[error("it does not relay to this hub: `hubs` in its share.toml may name it")]
+    /// The member relays to none of the given addresses.
+    #[error("it does not relay to this hub: `hubs` in its share.toml can permit it")]
     Hub,
-    /// It uses the taker itself.
+    /// Loop: the member itself uses the taker.
     #[error("it uses this machine's networks itself")]
     Loop,
-    /// The quota is used up, or the end has come.
-    #[error("it has given all that its owner allows")]
+    /// The quota is used up, or the permission has expired.
+    #[error("its quota is used up")]
     Over,
-    /// Too many takers are there.
-    #[error("it gives to too many already")]
+    /// The member has too many takers.
+    #[error("it has the maximum number of takers")]
     Busy,
-    /// It does not speak this version.
-    #[error("its version of Hawser is another: update the older one")]
+    /// Unsupported version.
+    #[error("its version of Hawser is incompatible: update the older one")]
     Version,
 }
 
@@ -126,13 +133,16 @@ impl NotGiven {
     }
 }
 
-/// The types of messages are counted from here: above those of [`control`](crate::control) and
-/// [`peer`](crate::peer).
+/// Offset of the message types. Source: [`control`](crate::control) and [`peer`](crate::peer) use
+/// those below.
 const TYPES: u8 = 128;
 
+/// Remaining quota on the wire if there is no quota. Source: the maximum of the field.
+const NO_QUOTA: u64 = u64::MAX;
+
 impl PoolMessage {
-    /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)`
-    /// when more bytes are needed.
+    /// Parses one frame at the front of `bytes`: returns the message and its length in bytes;
+    /// `Ok(None)` if more bytes are needed.
     ///
     /// # Errors
     /// Any [`ParseError`]: the stream cannot be continued.
@@ -154,6 +164,8 @@ impl PoolMessage {
                 hub: r.u8()?,
                 mtu: r.u16()?,
                 cap_bps: r.u64()?,
+                cost: r.u8()?,
+                quota_left: Some(r.u64()?).filter(|left| *left != NO_QUOTA),
                 carried: [r.u64()?, r.u64()?],
             }),
             4 => Self::Withdraw {
@@ -170,7 +182,7 @@ impl PoolMessage {
         })
     }
 
-    /// Appends the frame to `out`. Text that is too long is cut, and so is a list.
+    /// Appends the frame to `out`. Text and lists that are too long are truncated.
     pub fn emit(&self, out: &mut Vec<u8>) {
         framing::emit(out, TYPES, |out| self.emit_body(out));
     }
@@ -188,7 +200,10 @@ impl PoolMessage {
                 out.extend_from_slice(&offer.port.to_be_bytes());
                 out.push(offer.hub);
                 out.extend_from_slice(&offer.mtu.to_be_bytes());
-                for number in [offer.cap_bps, offer.carried[0], offer.carried[1]] {
+                out.extend_from_slice(&offer.cap_bps.to_be_bytes());
+                out.push(offer.cost);
+                let left = offer.quota_left.unwrap_or(NO_QUOTA);
+                for number in [left, offer.carried[0], offer.carried[1]] {
                     out.extend_from_slice(&number.to_be_bytes());
                 }
             }
@@ -254,7 +269,7 @@ mod tests {
             "[a-z .-]{0,40}",
         );
         let offer = (
-            any::<(u16, u64, u32, u16, u8, u16, u64, [u64; 2])>(),
+            any::<(u16, u64, u32, u16, u8, u16, u64, u8, [u64; 3])>(),
             "[a-z0-9 .-]{0,40}",
         );
         prop_oneof![
@@ -265,7 +280,7 @@ mod tests {
             })),
             Just(PoolMessage::Waiting),
             offer.prop_map(
-                |((way, sequence, lifetime_ms, port, hub, mtu, cap_bps, carried), name)| {
+                |((way, sequence, lifetime_ms, port, hub, mtu, cap_bps, cost, [left, up, down]), name)| {
                     PoolMessage::Offer(PoolOffer {
                         way,
                         sequence,
@@ -275,7 +290,9 @@ mod tests {
                         hub,
                         mtu,
                         cap_bps,
-                        carried,
+                        cost,
+                        quota_left: Some(left).filter(|left| left % 2 == 0),
+                        carried: [up, down],
                     })
                 }
             ),

@@ -1,30 +1,31 @@
-//! For what a path is used beside the others.
+//! Preference of a path relative to the others.
 
 use crate::framing::{ParseError, Reader};
 
-/// When a path carries packets.
+/// Condition under which a path transfers packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Priority {
     /// Always.
     #[default]
     Always = 0,
-    /// For what the paths that are always used cannot take: while packets wait for these.
+    /// Overflow: only for traffic that exceeds the rate of the paths that are always used, while
+    /// packets wait for them.
     Overflow = 1,
-    /// Only while no other path works.
+    /// Backup: only while no other path works.
     Backup = 2,
 }
 
 impl Priority {
-    /// All, by their codes.
+    /// Lists all priorities, by their codes.
     pub const ALL: [Self; 3] = [Self::Always, Self::Overflow, Self::Backup];
 
-    /// The priority of a code; `None` where there is none.
+    /// Returns the priority of a code; `None` for an unknown code.
     #[must_use]
     pub fn of_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Its name in configuration, status and logs.
+    /// Returns the name in configuration, status and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,15 +36,15 @@ impl Priority {
     }
 }
 
-/// For what a path is used in one direction.
+/// Preference of a path in one direction.
 ///
-/// Source: the backup flag of MPTCP (RFC 8684 section 3.3.8). Deviates: says what is in between,
-/// and what a transfer may use.
+/// Source: the backup flag of MPTCP (RFC 8684 section 3.3.8). Deviates: adds a level between
+/// regular and backup, and a permission for bulk transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Preference {
-    /// When it carries packets.
+    /// Condition of its use.
     pub priority: Priority,
-    /// Whether transfers may use it beside other paths.
+    /// Set if bulk transfers may use the path together with others.
     pub takes_bulk: bool,
 }
 

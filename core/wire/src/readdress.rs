@@ -1,26 +1,27 @@
 //! Rewrites the addresses of inner TCP packets, so that the kernel's own TCP accepts a connection
-//! that was meant for another machine, and answers in the name of a destination.
+//! that was addressed to another machine, and answers with the destination's address.
 //!
 //! ```text
 //!   program:40000 -> server:443      becomes   ALIAS:alias port -> program:listener
 //!   program:listener -> ALIAS:alias  becomes   server:443 -> program:40000
 //! ```
 //!
-//! Payload is not touched: a segment of 64 KB stays one, and a checksum that covers only the
-//! pseudo-header stays such a one.
+//! The payload is unchanged: a segment of 64 KB stays one segment, and a partial checksum
+//! (pseudo-header only) stays partial.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::inner::{self, Summary, checksum_update, protocol, tcp_flag};
 
-/// Address in whose name a split IPv4 connection reaches the listener of this machine.
+/// Source address of split IPv4 connections at this machine's listener.
 ///
-/// Source: RFC 7600 section 5.4 reserves it as a dummy, so that it is no machine's address.
+/// Source: RFC 7600 section 5.4 reserves it as a dummy, so no machine has this address.
 pub const ALIAS4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
-/// The same for IPv6. Source: RFC 6666 section 2, the prefix of discarded packets.
+/// Source address of split IPv6 connections. Source: RFC 6666 section 2, the prefix of discarded
+/// packets.
 pub const ALIAS6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 8);
 
-/// The alias of the family of an address.
+/// Returns the alias of the family of an address.
 #[must_use]
 pub fn alias_for(address: IpAddr) -> IpAddr {
     match address {
@@ -44,7 +45,7 @@ const TCP_LEN: usize = 20;
 /// Offset of the checksum in a TCP header. Source: RFC 9293 section 3.1.
 const CHECKSUM_AT: usize = 16;
 
-/// Returns whether a packet asks for a TCP connection: SYN alone.
+/// Returns whether a packet requests a TCP connection: SYN without ACK.
 #[must_use]
 pub fn asks(summary: &Summary) -> bool {
     let flags = tcp_flag::SYN | tcp_flag::ACK | tcp_flag::RST | tcp_flag::FIN;
@@ -53,8 +54,8 @@ pub fn asks(summary: &Summary) -> bool {
         && summary.tcp_flags & flags == tcp_flag::SYN
 }
 
-/// Returns whether the connection that a SYN asks for means the same with a TCP of its own at each
-/// end: it has no data yet, and no option that authenticates or joins the two ends.
+/// Returns whether a SYN's connection can be split into one TCP connection at each end: it has no
+/// data yet, and no option that authenticates or joins the two ends.
 #[must_use]
 pub fn is_plain(packet: &[u8], summary: &Summary) -> bool {
     let end = usize::from(summary.headers_len);
@@ -81,11 +82,11 @@ pub fn is_plain(packet: &[u8], summary: &Summary) -> bool {
     true
 }
 
-/// Rewrites both ends of a TCP packet that [`inner::parse`] read, and mends its checksums.
+/// Rewrites both ends of a TCP packet that [`inner::parse`] accepted, and updates its checksums.
 /// `is_partial`: the TCP checksum covers only the pseudo-header.
 ///
 /// # Panics
-/// When an end is of another family than the packet.
+/// If an end is of another family than the packet.
 pub fn readdress(
     packet: &mut [u8],
     summary: &Summary,
@@ -142,7 +143,7 @@ pub fn readdress(
     }
 }
 
-/// The reset that refuses the connection that a SYN asks for, in the name of its destination.
+/// Returns the reset that rejects a SYN's connection, with the destination's address.
 ///
 /// Source: RFC 9293 section 3.10.7.1.
 #[must_use]
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
     use crate::inner::tests::tcp_packet;
 
-    /// A SYN with these options, its checksum complete.
+    /// Builds a SYN with these options and a complete checksum.
     fn syn(options: &[u8]) -> Vec<u8> {
         let mut packet = tcp_packet(7, &[], tcp_flag::SYN);
         packet.truncate(40);

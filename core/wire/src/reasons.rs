@@ -1,25 +1,25 @@
-//! Why a hub refuses a client, and why a side ends a connection, as the control channel has it.
+//! Reasons on the control channel: why a hub rejects a client, and why a side ends a connection.
 
-/// Why a hub refuses a client.
+/// Reason why a hub rejects a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The client's key is not enrolled and it has no token.
     NotEnrolled,
     /// No invitation has this token.
     UnknownToken,
-    /// The invitation has been used by another key.
+    /// Another key has used the invitation.
     UsedToken,
-    /// The invitation is too old.
+    /// The invitation has expired.
     ExpiredToken,
-    /// The hub does not speak the client's version.
+    /// The hub does not support the client's version.
     Version,
-    /// Several machines use this identity in turns.
+    /// Several machines use this identity alternately.
     Flapping,
     /// The hub cannot serve the client now: storage or limits.
     Busy,
-    /// One side carries IP packets and the other Ethernet frames.
+    /// Different formats: one side sends IP packets and the other Ethernet frames.
     Format,
-    /// A reason this version does not know.
+    /// Reason that this version does not know.
     Other(u8),
 }
 
@@ -56,7 +56,7 @@ impl Refusal {
             .unwrap_or(Self::Other(code))
     }
 
-    /// Whether trying again without a change can help.
+    /// Returns whether a later attempt may succeed without a change.
     #[must_use]
     pub fn is_temporary(self) -> bool {
         matches!(self, Self::Flapping | Self::Busy)
@@ -67,40 +67,40 @@ impl core::fmt::Display for Refusal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::NotEnrolled => {
-                "this machine is not enrolled (any more): ask the hub's owner for an invitation, then `hawser up INVITATION`"
+                "this machine is not enrolled, or no longer: ask the hub's owner for an invitation, then run `sudo hawser up INVITATION`"
             }
             Self::UnknownToken => {
                 "the hub does not know this invitation (revoked, or from another hub): ask for a new one"
             }
             Self::UsedToken => "the invitation has already been used by another machine: ask for a new one",
             Self::ExpiredToken => "the invitation has expired: ask for a new one",
-            Self::Version => "the hub speaks another protocol version: update the older side",
+            Self::Version => "the hub has another protocol version: update the older side",
             Self::Flapping => {
-                "two machines use the same identity in turns: enrol one of them with an invitation of its own"
+                "two machines use the same identity alternately: enrol one of them with its own invitation"
             }
             Self::Busy => "the hub cannot serve this machine now: see the hub's log",
-            Self::Format => "one side carries IP packets (hawser hub, hawser up), the other Ethernet frames (hawser repeat): run the same on both",
+            Self::Format => "one side transfers IP packets (hawser hub, hawser up), the other side Ethernet frames (hawser repeat): run the same on both",
             Self::Other(code) => return write!(f, "the hub refused (code {code}): update this side"),
         })
     }
 }
 
-/// Why a side ends a connection.
+/// Reason why a side ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
     /// The side stops.
     Shutdown,
-    /// The same identity came up elsewhere.
+    /// The same identity has connected elsewhere.
     Replaced,
-    /// The client's enrolment was taken back.
+    /// The client's enrolment was revoked.
     Revoked,
-    /// The other side broke the protocol.
+    /// The other side violated the protocol.
     Protocol,
-    /// A newer connection of the same session carries on.
+    /// A newer connection of the same session replaces this one.
     Superseded,
-    /// The other side sends more messages than anybody needs.
+    /// The other side exceeds the limit of messages.
     Flood,
-    /// A reason this version does not know.
+    /// Reason that this version does not know.
     Other(u8),
 }
 
@@ -139,11 +139,11 @@ impl core::fmt::Display for CloseReason {
         f.write_str(match self {
             Self::Shutdown => "the other side stopped",
             Self::Replaced => {
-                "another machine with the same identity took over: enrol it with an invitation of its own"
+                "another machine with the same identity took over: enrol it with its own invitation"
             }
             Self::Revoked => "the hub revoked this machine: ask its owner for a new invitation",
             Self::Protocol => "protocol violation",
-            Self::Superseded => "a newer connection carries on",
+            Self::Superseded => "replaced by a newer connection",
             Self::Flood => "too many messages",
             Self::Other(code) => return write!(f, "closed with code {code}"),
         })

@@ -1,50 +1,52 @@
-//! Receipts: what a neighbour has carried between a client and its hub, as the hub has seen it,
-//! with the hub's signature. The client passes it on to the neighbour, so both have the same.
+//! Receipts: traffic that a neighbour has relayed between a client and its hub, as counted and
+//! signed by the hub. The client forwards each receipt to the neighbour, so both have the same.
 //!
 //! ```text
 //!   hub's key  taker  member  run  number  began  until  up  down  signature
 //!      32       10      10     8      8      8      8     8    8       64      bytes, big-endian
 //! ```
 //!
-//! A receipt takes the place of those before it in the same run: it counts from the run's begin.
+//! A receipt replaces the earlier ones of the same run, because it counts from the run's begin.
 
 use crate::framing::{ParseError, Reader};
 
-/// Bytes of a device's code: the first 80 bits of the SHA-256 of its public key.
+/// Bytes of a device's code: the first 80 bits of the SHA-256 of its public key. Source:
+/// docs/design/products.md, "Neighbours", since an attacker needs 2^40 attempts for two keys with
+/// one code.
 pub const CODE_LEN: usize = 10;
-/// Bytes of an Ed25519 public key and of a signature (RFC 8032 section 5.1).
+/// Bytes of an Ed25519 public key (RFC 8032 section 5.1).
 pub const KEY_LEN: usize = 32;
-/// See [`KEY_LEN`].
+/// Bytes of an Ed25519 signature (RFC 8032 section 5.1).
 pub const SIGNATURE_LEN: usize = 64;
 
-/// A receipt. Whether its signature is good is for whoever has the cryptographic library.
+/// Receipt. This crate has no cryptographic library, so callers must verify the signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// The hub's Ed25519 public key.
     pub hub: [u8; KEY_LEN],
-    /// The code of the device that takes.
+    /// Code of the taker.
     pub taker: [u8; CODE_LEN],
-    /// The code of the neighbour that gives.
+    /// Code of the member.
     pub member: [u8; CODE_LEN],
-    /// What is counted together: one path of a session. Drawn at random by the hub.
+    /// Id of the run that is counted together: one path of a session. Drawn at random by the hub.
     pub run: u64,
-    /// The receipts of a run are numbered from 1.
+    /// Number of the receipt within its run, from 1.
     pub number: u64,
-    /// When the run began. Unit: seconds of Unix time.
+    /// Begin of the run. Unit: seconds of Unix time.
     pub began_s: u64,
-    /// Until when it is counted. Unit: seconds of Unix time.
+    /// End of the counted time. Unit: seconds of Unix time.
     pub until_s: u64,
-    /// What the hub has received of the taker through the member. Unit: bytes of UDP payload.
+    /// Bytes that the hub received from the taker through the member. Unit: bytes of UDP payload.
     pub up_bytes: u64,
-    /// What the hub has sent to the taker through the member. Unit: bytes of UDP payload.
+    /// Bytes that the hub sent to the taker through the member. Unit: bytes of UDP payload.
     pub down_bytes: u64,
-    /// The hub's signature of [`Self::signed`].
+    /// Hub's signature of [`Self::signed`].
     pub signature: [u8; SIGNATURE_LEN],
 }
 
 impl Receipt {
-    /// What is signed: a label, so that nothing else that the key signs is a receipt, and all
-    /// fields.
+    /// Returns the signed bytes: all fields after a label, so that no other signature of the key is
+    /// valid for a receipt.
     #[must_use]
     pub fn signed(&self) -> Vec<u8> {
         let mut out = LABEL.to_vec();
@@ -58,10 +60,10 @@ impl Receipt {
         out.extend_from_slice(&self.signature);
     }
 
-    /// Reads a receipt that stands alone.
+    /// Parses a receipt without other bytes.
     ///
     /// # Errors
-    /// It has another length.
+    /// The length differs.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
         let mut reader = Reader::new(bytes);
         let receipt = Self::parse(&mut reader)?;
@@ -71,7 +73,8 @@ impl Receipt {
         }
     }
 
-    /// The same amounts or larger ones, of the same run and later.
+    /// Returns whether this receipt is a later one of the same run as `earlier`, with at least the
+    /// same amounts.
     #[must_use]
     pub fn follows(&self, earlier: &Self) -> bool {
         let is_same = |receipt: &Self| (receipt.hub, receipt.taker, receipt.member, receipt.run);
@@ -115,11 +118,11 @@ impl Receipt {
     }
 }
 
-/// What no other signature of a hub's key begins with: those of TLS 1.3 begin with 64 spaces (RFC
-/// 8446 section 4.4.3).
+/// Label that separates receipts from other signatures of a hub's key: those of TLS 1.3 begin with
+/// 64 spaces (RFC 8446 section 4.4.3).
 const LABEL: &[u8] = b"hawser receipt 1\0";
 
-/// Any receipt, signed or not.
+/// Strategy for any receipt, signed or not.
 #[cfg(test)]
 pub(crate) fn any_receipt() -> impl proptest::strategy::Strategy<Value = Receipt> {
     use proptest::prelude::*;
@@ -148,7 +151,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Every field but the signature is under the signature.
+        /// The signature covers every field except itself.
         #[test]
         fn what_is_changed_is_signed_anew(receipt in any_receipt(), at in 0..164_usize, bit in 0..8_u32) {
             let mut bytes = Vec::new();

@@ -1,21 +1,21 @@
-//! Streams: the bytes of a split TCP connection, and the control frames that go with them.
+//! Streams: the bytes of a split TCP connection, and their control frames.
 //!
-//! Bytes of a stream travel in a datagram of their own kind ([`crate::data::Kind::Stream`]). The
-//! inner header holds the low bits of the stream's number in its field for the flow, and the low 32
-//! bits of the offset in its field for the sequence number; two bytes follow:
+//! Bytes of a stream are sent in a datagram of a separate kind ([`crate::data::Kind::Stream`]). The
+//! inner header contains the low bits of the stream's number in its flow field, and the low 32 bits
+//! of the offset in its sequence number field; two bytes follow:
 //!
 //! ```text
 //!   | last (1) | high bits of the stream's number (15) | bytes of the stream from the offset on ...
 //! ```
 //!
-//! With outer header, inner header and tag that makes 42 bytes of framing for any number of bytes.
-//! `last` says that the stream ends with these bytes. A datagram of the other kind
-//! ([`crate::data::Kind::StreamControl`]) holds [`Frame`]s one behind the other. Only peers whose
-//! [`crate::data::Feedback::takes_streams`] says that they know streams are sent either kind.
+//! Outer header, inner header and tag add up to 42 bytes of framing for any number of bytes. `last`
+//! is set if the stream ends with these bytes. A datagram of the other kind
+//! ([`crate::data::Kind::StreamControl`]) contains a sequence of [`Frame`]s. Both kinds are sent
+//! only to peers whose [`crate::data::Feedback::takes_streams`] is set.
 //!
-//! Source: RFC 9000 section 2 (streams), sections 19.3 to 19.10 (frames) for what there is.
-//! Deviates: offsets are truncated as packet numbers are (RFC 9000 section 17.1), acknowledgements
-//! are of bytes of a stream and not of packets, because a path's own reports find losses.
+//! Source: RFC 9000 section 2 (streams), sections 19.3 to 19.10 (frames). Deviates: offsets are
+//! truncated like packet numbers (RFC 9000 section 17.1); acknowledgements are of bytes of a stream
+//! instead of packets, because a path's own reports detect losses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,42 +23,43 @@ use hawser_units::Sequence;
 
 use crate::data::Inner;
 
-/// Bytes between the inner header and the bytes of a stream.
+/// Bytes between the inner header and the bytes of a stream. Source: the layout above.
 pub const STREAM_LEN: usize = 2;
-/// Ranges that one acknowledgement names, the lowest first.
+/// Maximum number of ranges in one acknowledgement, the lowest first.
 ///
-/// Source: the ends of what is missing at the head of a stream are what its sender acts on; an
-/// acknowledgement without losses has none.
+/// Source: a sender acts only on the missing ranges at the head of a stream; an acknowledgement
+/// without losses has no range.
 pub const ACK_RANGES: usize = 8;
-/// Bytes of the longest emitted [`Frame`].
+/// Maximum size of an emitted [`Frame`]. Source: an acknowledgement with [`ACK_RANGES`], each with
+/// a begin and a length of 32 bits. Units: bytes.
 pub const FRAME_LEN: usize = ACK_FIXED + 8 * ACK_RANGES;
 
 /// Bytes of an acknowledgement without ranges. Source: docs/manual/streams.md.
 const ACK_FIXED: usize = 1 + 4 + 8 + 8 + 1;
-/// Bit beside the high bits of the number. Source: docs/manual/streams.md.
+/// Bit next to the high bits of the number. Source: docs/manual/streams.md.
 const LAST: u16 = 0x8000;
 
-/// Number of a stream: even ones are opened by the client, odd ones by the hub.
+/// Number of a stream: the client opens even ones, the hub odd ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(u32);
 
 impl StreamId {
-    /// The highest number.
+    /// The highest number. Source: 16 bits in the flow field and 15 in the layout of this module.
     pub const MAX: Self = Self(0x7fff_ffff);
 
-    /// The stream with a number; `None` beyond [`Self::MAX`].
+    /// Returns the stream with a number; `None` beyond [`Self::MAX`].
     #[must_use]
     pub fn new(number: u32) -> Option<Self> {
         (number <= Self::MAX.0).then_some(Self(number))
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// The stream that the same side opens next; `None` when the numbers are used up.
+    /// Returns the stream that the same side opens next; `None` if all numbers are used.
     #[must_use]
     pub fn next(self) -> Option<Self> {
         Self::new(self.0 + 2)
@@ -75,7 +76,7 @@ impl StreamId {
 pub mod reason {
     /// Reset or timeout of the connection. Source: docs/manual/streams.md.
     pub const RESET: u16 = 1;
-    /// End of the process that knew the stream. Source: docs/manual/streams.md.
+    /// End of the process that had the stream's state. Source: docs/manual/streams.md.
     pub const UNKNOWN: u16 = 2;
     /// Loss of the right to reach the destination. Source: docs/manual/streams.md.
     pub const FORBIDDEN: u16 = 3;
@@ -88,12 +89,12 @@ pub struct Position {
     pub id: StreamId,
     /// Low 32 bits of the offset of the first byte.
     pub offset: u32,
-    /// The stream ends behind these bytes.
+    /// Set if the stream ends after these bytes.
     pub is_last: bool,
 }
 
 impl Position {
-    /// The position of bytes at an offset of a stream.
+    /// Returns the position of bytes at an offset of a stream.
     #[must_use]
     pub fn new(id: StreamId, offset: u64, is_last: bool) -> Self {
         Self {
@@ -103,13 +104,13 @@ impl Position {
         }
     }
 
-    /// The inner header's fields for flow and sequence number.
+    /// Returns the inner header's fields for flow and sequence number.
     #[must_use]
     pub fn fields(&self) -> (u16, Sequence) {
         (self.id.0 as u16, Sequence(self.offset))
     }
 
-    /// Reads a datagram's body; `None` when it is too short, or has neither bytes nor an end.
+    /// Parses a datagram's body; `None` if it is too short, or has neither bytes nor an end.
     #[must_use]
     pub fn parse<'a>(inner: &Inner, body: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (head, bytes) = body.split_first_chunk::<STREAM_LEN>()?;
@@ -122,13 +123,13 @@ impl Position {
         (position.is_last || !bytes.is_empty()).then_some((position, bytes))
     }
 
-    /// Writes what stands in front of the bytes.
+    /// Writes the header before the bytes.
     pub fn emit(&self, out: &mut [u8; STREAM_LEN]) {
         let high = (self.id.0 >> 16) as u16;
         *out = (high | if self.is_last { LAST } else { 0 }).to_be_bytes();
     }
 
-    /// The whole offset: the one nearest to `expected`; zero where that would be below zero.
+    /// Returns the whole offset: the candidate nearest to `expected`; zero if that is negative.
     ///
     /// Source: RFC 9000 appendix A.3.
     #[must_use]
@@ -140,7 +141,7 @@ impl Position {
     }
 }
 
-/// Asks the peer to open a connection for a stream.
+/// Request to the peer to open a connection for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
     /// Number of the stream.
@@ -149,20 +150,20 @@ pub struct Open {
     pub source: SocketAddr,
     /// Destination of that connection.
     pub destination: SocketAddr,
-    /// The code point of its packets (RFC 2474).
+    /// Code point of its packets (RFC 2474).
     pub dscp: u8,
-    /// Bytes that the asking side takes of the stream before it says more.
+    /// Initial credit: bytes of the stream that the requesting side accepts.
     pub credit: u64,
 }
 
 /// Outcome of an [`Open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The connection stands.
+    /// The connection is established.
     Connected,
-    /// The destination refused it.
+    /// The destination refused the connection.
     Refused,
-    /// The destination has no route.
+    /// No route to the destination exists.
     Unreachable,
     /// The destination did not answer.
     TimedOut,
@@ -181,25 +182,37 @@ impl Outcome {
         Self::Forbidden,
         Self::Exhausted,
     ];
+
+    /// Returns the number of the outcome in a frame.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// Returns the outcome with a number; `None` for an unknown number.
+    #[must_use]
+    pub fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
 }
 
-/// Bytes that have arrived of a stream, and how many more its receiver takes.
+/// Acknowledgement of a stream's bytes, with the receiver's credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
     /// Number of the stream.
     pub id: StreamId,
     /// End of the bytes that have arrived without a gap.
     pub next: u64,
-    /// The stream's bytes before this offset are taken.
+    /// Credit: the receiver accepts bytes before this offset.
     pub credit: u64,
-    /// The whole stream has arrived, its end included.
+    /// Set if the whole stream has arrived, its end included.
     pub is_complete: bool,
     ranges: [(u32, u32); ACK_RANGES],
     len: u8,
 }
 
 impl Ack {
-    /// An acknowledgement without ranges.
+    /// Creates an acknowledgement without ranges.
     #[must_use]
     pub fn new(id: StreamId, next: u64, credit: u64, is_complete: bool) -> Self {
         Self {
@@ -212,7 +225,7 @@ impl Ack {
         }
     }
 
-    /// Adds a range that has arrived beyond `next`; returns whether there was room for it.
+    /// Adds a range that has arrived beyond `next`; returns whether there was room.
     pub fn push(&mut self, start: u64, end: u64) -> bool {
         let Some(range) = self.ranges.get_mut(usize::from(self.len)) else {
             return false;
@@ -227,7 +240,7 @@ impl Ack {
         true
     }
 
-    /// Ranges beyond `next` that have arrived, the lowest first, as start and end.
+    /// Returns the ranges beyond `next` that have arrived, the lowest first, as start and end.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (next, ranges) = (self.next, self.ranges);
         ranges
@@ -240,46 +253,46 @@ impl Ack {
     }
 }
 
-/// A frame of a control datagram.
+/// Frame of a control datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Asks for a connection.
+    /// Request for a connection.
     Open(Open),
-    /// Answers that; `credit`: bytes of the stream that the answering side takes.
+    /// Answer to an [`Open`].
     Answer {
         /// Number of the stream.
         id: StreamId,
         /// Outcome of the connection.
         outcome: Outcome,
-        /// Bytes of the stream that are taken.
+        /// Bytes of the stream that the answering side accepts.
         credit: u64,
     },
-    /// Acknowledges bytes of a stream.
+    /// Acknowledgement of bytes of a stream.
     Ack(Ack),
-    /// Bytes that are taken of all streams together since the session began.
+    /// Session credit: accepted bytes of all streams together since the session began.
     Session(u64),
-    /// The sender of a stream gives it up: its receiver need not wait for the rest.
+    /// The sender of a stream aborts it: its receiver need not wait for the rest.
     Reset {
         /// Number of the stream.
         id: StreamId,
-        /// Why.
+        /// Reason, see [`reason`].
         code: u16,
-        /// Bytes that were sent of it.
+        /// Number of bytes that were sent.
         sent: u64,
     },
-    /// The receiver of a stream wants no more of it.
+    /// The receiver of a stream does not want the rest.
     Stop {
         /// Number of the stream.
         id: StreamId,
-        /// Why.
+        /// Reason, see [`reason`].
         code: u16,
     },
-    /// The sender of a stream uses more than half of its credit, or has none left: asks for more,
-    /// and for an acknowledgement.
+    /// The sender of a stream uses more than half of its credit, or has none left: requests more
+    /// credit and an acknowledgement.
     Blocked {
         /// Number of the stream.
         id: StreamId,
-        /// The credit that it has.
+        /// Present credit.
         credit: u64,
     },
 }
@@ -298,12 +311,12 @@ const RESET: u8 = 5;
 const STOP: u8 = 6;
 /// Type of the frame. Source: docs/manual/streams.md.
 const BLOCKED: u8 = 7;
-/// Bit beside the count of ranges. Source: docs/manual/streams.md.
+/// Bit next to the number of ranges. Source: docs/manual/streams.md.
 const COMPLETE: u8 = 0x80;
 
 impl Frame {
-    /// Reads the frame at the front of `bytes`, and what follows it; `None` where there is none
-    /// that this version knows.
+    /// Parses the frame at the front of `bytes`; returns it and the rest. `None` if there is no
+    /// frame that this version knows.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut reader = Reader(bytes);
@@ -317,7 +330,7 @@ impl Frame {
             }),
             ANSWER => Self::Answer {
                 id: reader.id()?,
-                outcome: *Outcome::ALL.get(usize::from(reader.byte()?))?,
+                outcome: Outcome::of_number(reader.byte()?)?,
                 credit: reader.long()?,
             },
             ACK => Self::Ack(reader.ack()?),
@@ -340,8 +353,7 @@ impl Frame {
         Some((frame, reader.0))
     }
 
-    /// Writes the frame at the front of `out`; returns its length, or `None` where there is no room
-    /// for it.
+    /// Writes the frame at the front of `out`; returns its length, or `None` if it does not fit.
     pub fn emit(&self, out: &mut [u8]) -> Option<usize> {
         let mut writer = Writer { out, at: 0 };
         match self {
@@ -356,7 +368,7 @@ impl Frame {
             Self::Answer { id, outcome, credit } => {
                 writer.bytes(&[ANSWER])?;
                 writer.bytes(&id.0.to_be_bytes())?;
-                writer.bytes(&[*outcome as u8])?;
+                writer.bytes(&[outcome.number()])?;
                 writer.bytes(&credit.to_be_bytes())?;
             }
             Self::Ack(ack) => writer.ack(ack)?,
@@ -384,7 +396,7 @@ impl Frame {
         Some(writer.at)
     }
 
-    /// The stream that the frame is about; `None` for one about all of them.
+    /// Returns the stream of the frame; `None` for a frame that concerns all streams.
     #[must_use]
     pub fn stream(&self) -> Option<StreamId> {
         match self {
@@ -399,7 +411,7 @@ impl Frame {
     }
 }
 
-/// The frames of a control datagram, up to the first that is not known.
+/// Returns the frames of a control datagram, up to the first unknown one.
 pub fn frames(body: &[u8]) -> impl Iterator<Item = Frame> + '_ {
     let mut rest = body;
     std::iter::from_fn(move || {

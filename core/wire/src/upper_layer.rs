@@ -1,8 +1,8 @@
-//! Reads of an inner IP packet what a packet filter needs: its addresses, and its upper-layer
-//! header (RFC 8200) behind all extension headers.
+//! Headers of an inner IP packet for a packet filter: its addresses, and its upper-layer header
+//! (RFC 8200) after all extension headers.
 //!
-//! [`crate::inner::parse`] reads what a scheduler needs and walks no extension header: one would be
-//! enough to evade a filter that did the same.
+//! [`crate::inner::parse`] extracts the fields for a scheduler and skips no extension header: in a
+//! filter, one extension header would be enough for evasion.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -21,11 +21,11 @@ pub struct UpperLayer {
     pub ports: Option<(u16, u16)>,
     /// Set for a packet that opens a TCP connection: SYN without ACK.
     pub opens_connection: bool,
-    /// The type of an ICMP or ICMPv6 message.
+    /// Type of an ICMP or ICMPv6 message.
     pub icmp_type: Option<u8>,
 }
 
-/// The packet ends with its extension headers. Source: RFC 8200 section 4.7.
+/// Protocol number of a packet without an upper-layer header. Source: RFC 8200 section 4.7.
 pub const NO_NEXT_HEADER: u8 = 59;
 
 /// Numbers of extension headers. Source: RFC 8200 section 4, RFC 4302 section 2.
@@ -34,22 +34,23 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
-/// Extension headers that are walked: each of the five once, and destination options twice.
+/// Maximum number of parsed extension headers: each of the five once, and destination options
+/// twice.
 /// Source: RFC 8200 section 4.1.
 const MAX_EXTENSION_HEADERS: usize = 6;
 
-/// IPv4 options that choose the route. Source: RFC 791 section 3.1, RFC 7126 section 4.3.
+/// IPv4 options for source routing. Source: RFC 791 section 3.1, RFC 7126 section 4.3.
 const SOURCE_ROUTES: [u8; 2] = [131, 137];
 
-/// The TCP header up to its flags, bytes. A first fragment that ends before would hide them.
+/// Size of the TCP header up to its flags, bytes. A shorter first fragment would hide the flags.
 /// Source: RFC 1858 section 4.2.
 const TCP_FLAGS_END: usize = 14;
 
-/// Reads the headers of an IP packet.
+/// Parses the headers of an IP packet.
 ///
-/// `None` for what no filter should pass: not IPv4 or IPv6, cut short, routed by its sender, more
-/// than [`MAX_EXTENSION_HEADERS`] extension headers, and fragments that hide a TCP header or
-/// overwrite it (RFC 1858, RFC 3128).
+/// `None` for packets that a filter should drop: not IPv4 or IPv6, truncated, source routed, with
+/// more than [`MAX_EXTENSION_HEADERS`] extension headers, and fragments that hide or overwrite a
+/// TCP header (RFC 1858, RFC 3128).
 ///
 /// Cost: O(1), no copy.
 #[must_use]
@@ -61,10 +62,10 @@ pub fn parse(packet: &[u8]) -> Option<UpperLayer> {
     }
 }
 
-/// The position of a fragment in its packet.
+/// Position of a fragment in its packet.
 #[derive(Clone, Copy)]
 struct Fragment {
-    /// The offset in units of eight bytes.
+    /// Offset in units of eight bytes.
     offset: u16,
 }
 
@@ -87,7 +88,7 @@ fn parse_v4(packet: &[u8]) -> Option<UpperLayer> {
     )
 }
 
-/// Returns whether IPv4 options choose the route, or cannot be read.
+/// Returns whether IPv4 options contain a source route, or cannot be parsed.
 fn is_source_routed(mut options: &[u8]) -> bool {
     // RFC 791 section 3.1.
     const END: u8 = 0;
@@ -132,12 +133,12 @@ fn parse_v6(packet: &[u8]) -> Option<UpperLayer> {
         let header = rest.get(..len)?;
         if next == FRAGMENT {
             let field = u16::from_be_bytes([header[2], header[3]]);
-            // A fragment that is the whole packet (RFC 6946) is like any other packet.
+            // A fragment that is the whole packet (RFC 6946) is treated as an unfragmented packet.
             fragment = (field & 0xfff9 != 0).then_some(Fragment { offset: field >> 3 });
         }
         (next, rest) = (header[0], &rest[len..]);
         if fragment.is_some_and(|fragment| fragment.offset > 0) {
-            // What follows is from the middle of the packet.
+            // The rest is from the middle of the packet.
             return finish(rest, addresses, next, fragment);
         }
     }
@@ -186,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// An IPv4 packet with those options and that fragment field.
+    /// Builds an IPv4 packet with these options and this fragment field.
     fn v4(protocol: u8, options: &[u8], fragment: u16, body: &[u8]) -> Vec<u8> {
         let mut packet = vec![0; 20];
         packet[0] = 0x45 + (options.len() / 4) as u8;
@@ -197,7 +198,7 @@ mod tests {
         [&packet, options, body].concat()
     }
 
-    /// An IPv6 packet; `headers` are extension headers without their first byte, by number.
+    /// Builds an IPv6 packet; `headers` are extension headers without their first byte, by number.
     fn v6(headers: &[(u8, &[u8])], last: u8, body: &[u8]) -> Vec<u8> {
         let mut packet = vec![0; 40];
         packet[0] = 0x60;
@@ -260,7 +261,7 @@ mod tests {
         for kind in SOURCE_ROUTES {
             assert_eq!(parse(&v4(6, &[1, kind, 7, 4, 1, 2, 3, 4], 0, &body)), None);
         }
-        // A router alert before nothing.
+        // A router alert as the last option.
         assert!(parse(&v4(6, &[148, 4, 0, 0], 0, &body)).is_some());
         for unreadable in [[7, 0, 0, 0], [7, 1, 0, 0], [7, 9, 0, 0]] {
             assert_eq!(parse(&v4(6, &unreadable, 0, &body)), None);

@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [file, directory, jobs] = words.as_slice() else {
         return Err("name a sweep, a directory for its results, and how many runs at once".into());
     };
-    let sweep = Sweep::read(Path::new(file), &|path| std::fs::read_to_string(path))?;
+    let sweep = Sweep::read(Path::new(file), &|path| std::fs::read(path))?;
     let jobs: NonZeroUsize = jobs.parse()?;
     let directory = Path::new(directory);
     let summary = sweep::run(&sweep, Shard::ALL, jobs, directory, &sweep::simulated, &|_| {})?;

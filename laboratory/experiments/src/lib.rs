@@ -1,15 +1,16 @@
-//! What is measured with the simulator: published evaluations, ideas against each other, and sweeps
+//! Measurements with the simulator: published evaluations, comparisons of algorithms, and sweeps
 //! over scenarios.
 //!
-//! - [`papers`] builds the experiments of five papers, and [`reproduce`] holds what they find
-//!   against what the papers claim (`claims/*.toml`).
-//! - [`compare`] lets published ideas compete under conditions that no paper was written for.
-//! - [`sweep`] runs one scenario with fields varied, on all cores or on many machines.
+//! - [`papers`] builds the experiments of five papers, and [`reproduce`] compares their results
+//!   with the papers' claims (`claims/*.toml`).
+//! - [`compare`] compares published algorithms under conditions outside the papers.
+//! - [`sweep`] runs variants of one scenario, on all cores or on many machines.
 //! - [`sensitivity`] varies the constants of the data path, one at a time, over suites of sweeps.
-//! - [`worlds`] draws scenarios from seeds and judges properties that must hold in all of them.
-//! - [`replay`] makes a scenario of a recording: what another network or policy would have brought.
+//! - [`worlds`] draws scenarios from seeds and checks properties that must hold in all of them.
+//! - [`replay`] turns a recording into a scenario, to predict the effect of another network or
+//!   policy.
 //!
-//! The simulator itself is `hawser-sim`, which knows none of these.
+//! The simulator is `hawser-sim`, which does not depend on this crate.
 #![forbid(unsafe_code)]
 
 pub mod compare;

@@ -1,18 +1,18 @@
-//! Independent pieces of work on all cores.
+//! Parallel execution of independent tasks on all cores.
 
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Does the pieces `0..count`, `jobs` at a time, and returns their results in their order, whatever
-/// order they ended in.
+/// Runs the tasks `0..count`, `jobs` at a time, and returns their results in the order of the
+/// tasks.
 ///
-/// A thread that is free takes the next piece, so that long ones do not hold up the others. A piece
-/// that panics gives the message of its panic. After `is_cancelled` says so no new piece begins;
-/// those never begun are `None`.
+/// A free thread takes the next task, so that long tasks do not delay the others. A task that
+/// panics returns the message of its panic. After `is_cancelled` returns true, no further task
+/// starts; tasks that were not started return `None`.
 ///
-/// Cost: an atomic addition a piece.
+/// Cost: one atomic addition per task.
 pub fn run<T: Send>(
     count: usize,
     jobs: NonZeroUsize,
@@ -44,7 +44,7 @@ pub fn run<T: Send>(
     results
 }
 
-/// As many jobs as there are cores that this process may use.
+/// Returns the number of cores that this process may use.
 #[must_use]
 pub fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)

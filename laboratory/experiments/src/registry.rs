@@ -1,13 +1,12 @@
 //! The list of all experiments of the papers.
 //!
-//! It stands above [`crate::papers`] and [`crate::reproduce`], so that neither depends on the other
-//! both ways.
+//! It is separate from [`crate::papers`] and [`crate::reproduce`], so that these do not depend on
+//! each other cyclically.
 
 use crate::papers::{all_aps, flow_switch, juggler, multifacet, piconet};
 use crate::reproduce::Experiment;
 
-/// All experiments, in the order of the papers. An experiment exists for the runner when it is
-/// listed here.
+/// Experiments in the order of the papers. The runner knows only those in this list.
 pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &juggler::Switching,
     &juggler::Background,
@@ -30,7 +29,7 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &all_aps::Office,
     &all_aps::RetryLimits,
     &all_aps::TwoChannels,
-    &all_aps::ManyUsers,
+    &all_aps::SeveralUsers,
     &piconet::Sizes,
     &piconet::Joining,
     &piconet::Unequal,

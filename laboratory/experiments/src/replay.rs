@@ -1,7 +1,7 @@
-//! A recording of `hawser record` as a scenario, with changes.
+//! Conversion of a recording of `hawser record` into a scenario, with optional changes.
 //!
-//! The rates of a network become traces, its outages, delays and losses events. What a path does
-//! not show is filled in carefully: an idle network has the rate that it shows when busy.
+//! The rates of a network become traces; its outages, delays and losses become events. The capacity
+//! of an idle network is unknown, and assumed to equal its rate when busy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -9,44 +9,48 @@ use std::io;
 use std::path::Path;
 
 use hawser_netem::scenario::{Scenario, ScenarioError};
-use hawser_recording::{FRAMES_OVER_PAYLOAD, Look, Recording, Seen};
+use hawser_recording::{FRAMES_OVER_PAYLOAD, NetworkSample, Recording, Seen};
 
-/// A scenario made of a recording: its text, and the traces that the text names.
+/// A scenario made from a recording: its text, and the traces that the text names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replay {
-    /// In the format of `docs` and `hawser check`.
+    /// Text of the scenario.
     pub scenario: String,
-    /// By their names in the scenario.
+    /// Traces, by their names in the scenario.
     pub traces: BTreeMap<String, String>,
-    /// What could not be replayed, for a person.
+    /// Notes for the user about parts that could not be replayed.
     pub notes: Vec<String>,
 }
 
-/// Why a recording cannot be replayed.
+/// Reason why a recording cannot be replayed.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("no network carried anything in this recording; record while the networks are in use")]
-pub struct NothingCarried;
+pub struct NoTraffic;
 
-/// What is known of one network at one look; `None` when it was gone.
+/// Samples of one network; `None` while the network was absent.
 type Series<'a> = Vec<Option<&'a Seen>>;
 
 impl Replay {
-    /// The scenario of what was seen: one bulk download over Hawser and a hub, and a ping.
+    /// Creates the scenario of a recording: one bulk download over Hawser and a hub, and a ping.
     ///
     /// # Errors
-    /// [`NothingCarried`].
-    pub fn of(recording: &Recording) -> Result<Self, NothingCarried> {
-        let first = recording.looks.first().map_or(0, |look| look.t_ms);
-        let times: Vec<u64> = recording.looks.iter().map(|look| look.t_ms - first).collect();
+    /// [`NoTraffic`].
+    pub fn of(recording: &Recording) -> Result<Self, NoTraffic> {
+        let first = recording.samples.first().map_or(0, |sample| sample.t_ms);
+        let times: Vec<u64> = recording
+            .samples
+            .iter()
+            .map(|sample| sample.t_ms - first)
+            .collect();
         let duration = times.last().unwrap_or(&0) + recording.interval_ms;
         let recorded: BTreeSet<&String> = recording
-            .looks
+            .samples
             .iter()
-            .flat_map(|look| look.networks.keys())
+            .flat_map(|sample| sample.networks.keys())
             .collect();
         let mut replay = Self {
             scenario: format!(
-                "name = \"a recording\"\nseed = 1\nduration = \"{duration}ms\"\nvia = \"hub\"\n"
+                "name = \"a recording\"\nseed = 1\nduration = \"{duration}ms\"\nvia = \"hub\"\ntcp = \"stream\"\n"
             ),
             traces: BTreeMap::new(),
             notes: Vec::new(),
@@ -55,9 +59,9 @@ impl Replay {
         let mut taken = BTreeSet::new();
         for name in recorded {
             let series: Series<'_> = recording
-                .looks
+                .samples
                 .iter()
-                .map(|look: &Look| look.networks.get(name))
+                .map(|sample: &NetworkSample| sample.networks.get(name))
                 .collect();
             let device = device(name, &mut taken);
             let (down, up) = (
@@ -74,7 +78,7 @@ impl Replay {
             add_events(&mut events, &device, &times, &series);
         }
         if replay.traces.is_empty() {
-            return Err(NothingCarried);
+            return Err(NoTraffic);
         }
         replay.scenario += "\n[[workload]]\nkind = \"tcp\"\n\n[[workload]]\nkind = \"ping\"\n";
         replay.scenario += &events;
@@ -96,7 +100,7 @@ impl Replay {
             let _ = writeln!(
                 self.scenario,
                 "{direction} = {{ trace = \"{name}\", delay = \"{}\", loss = {:?} }}",
-                one_way(start.0),
+                half_of(start.0),
                 start.1
             );
             let mut trace = "seconds,bytes_per_second\n".to_owned();
@@ -108,15 +112,15 @@ impl Replay {
         }
     }
 
-    /// Adds networks: `[[network]]` tables as in a scenario, read from `path`.
+    /// Adds the `[[network]]` tables of `text`, which was read from `path`.
     ///
     /// # Errors
-    /// [`ScenarioError`] with the file and line of what is wrong in `text`.
+    /// [`ScenarioError`] with file and line of an error in `text`.
     pub fn add_networks(
         &mut self,
         text: &str,
         path: &Path,
-        read: &mut dyn FnMut(&Path) -> io::Result<String>,
+        read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
     ) -> Result<(), ScenarioError> {
         let alone = "name = \"a\"\nduration = \"1s\"\nvia = \"hub\"\n";
         Scenario::parse(&format!("{alone}{text}"), path, &[], read).map_err(|mut error| {
@@ -130,16 +134,16 @@ impl Replay {
         Ok(())
     }
 
-    /// The scenario, with `field=value` replacements. Traces that are not of the recording are read
-    /// with `read`, beside `path`.
+    /// Returns the scenario with `field=value` replacements. `read` reads traces outside the
+    /// recording, relative to `path`.
     ///
     /// # Errors
-    /// [`ScenarioError`]: a replacement or an added network does not fit.
+    /// [`ScenarioError`] if a replacement or an added network is invalid.
     pub fn parse(
         &self,
         path: &Path,
         settings: &[String],
-        read: &mut dyn FnMut(&Path) -> io::Result<String>,
+        read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
     ) -> Result<Scenario, ScenarioError> {
         Scenario::parse(&self.scenario, path, settings, &mut |trace| {
             let name = trace
@@ -147,15 +151,15 @@ impl Replay {
                 .and_then(|name| name.to_str())
                 .unwrap_or_default();
             match self.traces.get(name) {
-                Some(text) => Ok(text.clone()),
+                Some(text) => Ok(text.clone().into_bytes()),
                 None => read(trace),
             }
         })
     }
 }
 
-/// The best rate around each look; what is not known is the median of what is. `None` when nothing
-/// is.
+/// Returns the maximum rate around each sample; unknown rates are the median of the known ones.
+/// `None` if no rate is known.
 fn rates(recording: &Recording, series: &Series<'_>, rate: fn(&Seen) -> u64) -> Option<Vec<u64>> {
     let reach = (WINDOW_MS / recording.interval_ms).max(1) as usize;
     let best: Vec<u64> = (0..series.len())
@@ -164,16 +168,16 @@ fn rates(recording: &Recording, series: &Series<'_>, rate: fn(&Seen) -> u64) -> 
             around.iter().flatten().map(|seen| rate(seen)).max().unwrap_or(0)
         })
         .collect();
-    let mut known: Vec<u64> = best.iter().copied().filter(|bps| *bps >= LEAST_BPS).collect();
+    let mut known: Vec<u64> = best.iter().copied().filter(|bps| *bps >= MIN_BPS).collect();
     known.sort_unstable();
     let median = *known.get(known.len() / 2)?;
     let filled = best
         .into_iter()
-        .map(|bps| if bps < LEAST_BPS { median } else { bps });
+        .map(|bps| if bps < MIN_BPS { median } else { bps });
     Some(filled.collect())
 }
 
-/// Events where the network comes and goes, and where its delay or loss is another.
+/// Returns events for a network that appears or disappears, or whose delay or loss changes.
 fn add_events(events: &mut String, device: &str, times: &[u64], series: &Series<'_>) {
     let mut event = |time: u64, set: &str| {
         let _ = write!(
@@ -196,17 +200,17 @@ fn add_events(events: &mut String, device: &str, times: &[u64], series: &Series<
         let Some(found) = seen.and_then(condition) else {
             continue;
         };
-        if differs(found.0, now.0, LEAST_DELAY_CHANGE_MS) || differs(found.1, now.1, LEAST_LOSS_CHANGE) {
+        if differs(found.0, now.0, MIN_DELAY_CHANGE_MS) || differs(found.1, now.1, MIN_LOSS_CHANGE) {
             event(
                 *time,
-                &format!("{{ delay = \"{}\", loss = {:?} }}", one_way(found.0), found.1),
+                &format!("{{ delay = \"{}\", loss = {:?} }}", half_of(found.0), found.1),
             );
             now = found;
         }
     }
 }
 
-/// Smallest round trip and loss of the looks that show them.
+/// Yields minimum round-trip time and loss of the active samples.
 fn steady<'a>(series: &'a Series<'_>) -> impl Iterator<Item = (f64, f64)> + 'a {
     series.iter().flatten().filter_map(|seen| condition(seen))
 }
@@ -215,13 +219,13 @@ fn condition(seen: &Seen) -> Option<(f64, f64)> {
     (seen.state == "active" && seen.min_rtt_ms > 0.0).then_some((seen.min_rtt_ms, seen.loss))
 }
 
-/// By more than a quarter, and by more than `least`.
+/// Returns whether two values differ by more than a quarter, and by more than `least`.
 fn differs(a: f64, b: f64, least: f64) -> bool {
     let by = (a - b).abs();
     by > least && by > 0.25 * a.max(b)
 }
 
-fn one_way(rtt_ms: f64) -> String {
+fn half_of(rtt_ms: f64) -> String {
     format!("{:.0}us", rtt_ms * 500.0)
 }
 
@@ -233,7 +237,7 @@ fn up_bps(seen: &Seen) -> u64 {
     seen.rate_bps.max(seen.send_bps)
 }
 
-/// A name that a scenario takes, unlike all others.
+/// Returns a valid and unique name in a scenario.
 fn device(name: &str, taken: &mut BTreeSet<String>) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || c == '_' {
@@ -254,14 +258,18 @@ fn device(name: &str, taken: &mut BTreeSet<String>) -> String {
     device
 }
 
-/// A path that carries less says nothing of what it could carry.
-const LEAST_BPS: u64 = 50_000;
-/// How far around a look its best rate is sought: a download pauses for less.
+/// Minimum rate of a busy path; a lower rate shows no capacity. Source: our choice; probes and
+/// pings stay below it, and each usable network exceeds it in a download.
+const MIN_BPS: u64 = 50_000;
+/// Time around a sample for its maximum rate, longer than the pauses of a download. Source: our
+/// choice; a longer one hides dips of a cellular network's rate.
 const WINDOW_MS: u64 = 5_000;
-/// Below it, a change of delay does not change what a scheduler does.
-const LEAST_DELAY_CHANGE_MS: f64 = 2.0;
-/// The smoothing of the loss estimate moves it by as much.
-const LEAST_LOSS_CHANGE: f64 = 0.002;
+/// Minimum change of delay that affects a scheduler. Source: our choice; smaller ones only lengthen
+/// the scenario.
+const MIN_DELAY_CHANGE_MS: f64 = 2.0;
+/// Minimum change of loss; the smoothing of the estimate causes smaller ones. Source: our choice;
+/// smaller ones only lengthen the scenario.
+const MIN_LOSS_CHANGE: f64 = 0.002;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! A sweep whose process is killed again and again, in earnest.
+//! Test of a sweep whose process is repeatedly killed.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -29,9 +29,7 @@ values = ["1ms", "2ms", "3ms"]
 "#;
 
 fn sweep(directory: &Path) -> Summary {
-    let sweep = Sweep::read(&directory.join("sweep.toml"), &|path| {
-        std::fs::read_to_string(path)
-    });
+    let sweep = Sweep::read(&directory.join("sweep.toml"), &|path| std::fs::read(path));
     let simulate = |scenario: &Scenario| {
         let mut hash = scenario.seed;
         for _ in 0..300_000 {
@@ -59,7 +57,7 @@ fn prepare(directory: &Path) {
     std::fs::write(directory.join("sweep.toml"), SWEEP).expect("written");
 }
 
-/// The process that is killed; does nothing when it runs as a test.
+/// Runs as the process that is killed; as an ordinary test it does nothing.
 #[test]
 fn child() {
     #[expect(

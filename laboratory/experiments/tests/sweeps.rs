@@ -1,4 +1,4 @@
-//! The sweeps that the repository holds.
+//! Tests of the repository's sweeps.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use hawser_netem::scenario::Scenario;
 #[test]
 fn the_repositorys_sweeps_and_what_they_vary_are_legal() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-    let read = |path: &Path| std::fs::read_to_string(path);
+    let read = |path: &Path| std::fs::read(path);
     let mut sweeps = Vec::new();
     for name in ["sweeps", "fairness", "live", "sensitivity"] {
         for entry in std::fs::read_dir(directory.join(name)).expect("a directory") {
             let path = entry.expect("an entry").path();
-            let text = read(&path).expect("readable");
+            let text = std::fs::read_to_string(&path).expect("readable");
             if text.contains("base =") {
                 let sweep = Sweep::read(&path, &read).expect("legal");
                 sweeps.push((sweep.name.clone(), sweep.axes().len()));

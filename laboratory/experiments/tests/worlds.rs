@@ -1,4 +1,5 @@
-//! Worlds that seeds draw have all properties, but for the known failures of `scenarios/worlds`.
+//! Checks that drawn worlds have all properties, except for the known failures of
+//! `scenarios/worlds`.
 
 use std::path::{Path, PathBuf};
 
@@ -27,20 +28,37 @@ fn judged(seeds: std::ops::RangeInclusive<u64>) -> Vec<(u64, Judgement)> {
         .collect()
 }
 
-/// Each violation is known, and each known one is still there.
+/// Returns whether two other draws of the world's losses and jitter both contradict its judgement.
+///
+/// A property that measures quality has a limit near which a world ends on either side after any
+/// change in the order of events, so one draw that contradicts the list is not a result.
+fn is_contradicted(seed: u64, property: Property, is_violated: bool) -> bool {
+    let contradicts = |draw: u64| {
+        let scenario = World::draw(seed, &Fit::committed()).scenario();
+        let mut scenario = scenario.expect("each seed draws a scenario");
+        scenario.seed += draw * 1000;
+        let violations = judge(&scenario, &[property]).violations;
+        violations.iter().any(|found| found.property == property) != is_violated
+    };
+    !property.is_functional() && (1..=2).all(contradicts)
+}
+
+/// Checks that each violation is known, and that each known violation still occurs.
 fn holds(seeds: std::ops::RangeInclusive<u64>) {
     let known = known();
     let mut problems = Vec::new();
     for (seed, judgement) in judged(seeds) {
         for violation in known.unknown(seed, &judgement.violations) {
-            problems.push(format!("seed {seed}: {violation:?}"));
+            if !is_contradicted(seed, violation.property, true) {
+                problems.push(format!("seed {seed}: {violation:?}"));
+            }
         }
         for property in Property::ALL {
             let found = judgement
                 .violations
                 .iter()
                 .any(|found| found.property == property);
-            if known.has(seed, property) && !found {
+            if known.has(seed, property) && !found && !is_contradicted(seed, property, false) {
                 problems.push(format!(
                     "seed {seed}: {} holds now: take the seed out of scenarios/worlds/known.toml",
                     property.name()

@@ -1,9 +1,9 @@
-//! Frames of 802.11, which anybody near may send.
+//! Fuzz target of 802.11 frames, which any nearby station may send.
 
 use hawser_radio::slots::bytes::{self, Heard, Notices, Radiotap};
 use hawser_radio::stations::beacon::Beacon;
 
-/// What a monitor interface hears, and what a scan brings.
+/// Parses frames of a monitor interface, and results of a scan.
 pub(crate) fn air(input: &[u8]) {
     let beacon = Beacon::parse(input, true);
     assert!(beacon.ssid.len() <= 32 && !beacon.security.open);
@@ -11,7 +11,7 @@ pub(crate) fn air(input: &[u8]) {
         Some((_, frame)) => frame,
         None => input,
     };
-    // Nothing is made up.
+    // All parsed values occur in the input.
     let is_within = |part: &[u8]| input.windows(part.len().max(1)).any(|window| window == part);
     let Some(frame) = bytes::parse(frame) else { return };
     assert!(is_within(&frame.from) && is_within(&frame.to));

@@ -1,11 +1,11 @@
 //! Both ends of a session, egress and ingress, with the network between them and a peer that holds
 //! valid keys.
 //!
-//! The input is a list of steps of four bytes: inner packets are offered, what is on the way is
-//! delivered, lost, delivered twice or altered, headers and bodies are made from the input's bytes,
-//! paths come and go, time passes, and either end is replaced by a successor that continues from
-//! its checkpoint. What must hold is in the model of `core/proto/tests/hostile`; this module adds
-//! what must hold across a restart.
+//! The input is a list of steps of four bytes. Steps offer inner packets; deliver, lose, duplicate
+//! or change packets in flight; create headers and bodies from the input's bytes; add and remove
+//! paths; advance the time; and replace an end by a successor that continues from its checkpoint.
+//! The invariants are in the model of `core/proto/tests/hostile`; this module adds the invariants
+//! of a restart.
 
 #[allow(dead_code, reason = "the tests of `hawser-proto` use all of it")]
 #[path = "../../../core/proto/tests/hostile/node.rs"]
@@ -29,16 +29,24 @@ use hawser_wire::inner::protocol;
 use node::{Node, OVERHEAD};
 use packet::Packet;
 
+/// Time at which the ends begin. Source: our choice, above zero, so that times before it can be
+/// computed.
 const START: Instant = Instant::from_nanos(3_000_000_000);
-/// Of the ends' own lots: what differs between runs is the input alone.
+/// Seed of the ends' random numbers, which is constant so that only the input differs between runs.
+/// Source: our choice, any number.
 const SEED: u64 = 1;
-/// Steps of one input at most: they bound its time.
+/// Maximum number of steps of an input, which bounds its time. Source: our choice; more steps of an
+/// input find less than more inputs.
 const STEPS: usize = 500;
-/// Paths at one time at most.
+/// Maximum number of concurrent paths. Source: our choice; more paths meet no code that four do
+/// not, and each costs time.
 const PATHS: usize = 4;
-/// Packets on the way to one end at most; the oldest is lost beyond that.
-const ON_THE_WAY: usize = 128;
-/// Wakes within one step: a wake without progress would come again at once.
+/// Maximum number of packets in flight to one end; beyond it the oldest is lost. Source: our
+/// choice, a bound on memory; some windows, so that losses and reordering occur.
+const MAX_IN_FLIGHT: usize = 128;
+/// Maximum number of wakes within a step: a wake without progress would repeat immediately. Source:
+/// our choice, far more than the timers of a step; a smaller one fails for a step that only lasts
+/// long.
 const WAKES: usize = 20_000;
 
 /// Runs the steps of an input.
@@ -54,17 +62,17 @@ pub(crate) fn ends(input: &[u8]) {
     session.finish();
 }
 
-/// Either end, and what must hold of it however often it is replaced.
+/// End of the session, with its invariants across replacements.
 struct End {
     node: Node,
     role: Role,
-    /// The model of a successor does not know what is proven: it is that of an end that needs no
-    /// proof.
+    /// Set after a restart. The successor's model does not know which addresses are proven, so it
+    /// is the model of an end that needs no proof.
     is_successor: bool,
-    /// What is on the way to it.
+    /// Packets in flight to this end.
     arriving: VecDeque<Packet>,
     accepted: BTreeSet<(PathId, u64)>,
-    /// The newest packet number that it used on each path.
+    /// Newest packet number that this end used on each path.
     used: BTreeMap<PathId, u64>,
 }
 
@@ -87,7 +95,7 @@ impl End {
         }
     }
 
-    /// Lets it do what is to be done now; how many packets it sends, which go to `way`.
+    /// Executes all due actions. Returns the number of sent packets, which are added to `way`.
     fn act(&mut self, now: Instant, way: &mut VecDeque<Packet>) -> usize {
         self.node.flush(now);
         let sent = self.node.transmit(now);
@@ -102,7 +110,7 @@ impl End {
             *newest = packet.packet_number;
             way.push_back(packet);
         }
-        way.drain(..way.len().saturating_sub(ON_THE_WAY));
+        way.drain(..way.len().saturating_sub(MAX_IN_FLIGHT));
         count
     }
 
@@ -118,8 +126,8 @@ impl End {
         }
     }
 
-    /// A header and a body made of an input's bytes, behind the newest packet that was sent or
-    /// received on the path.
+    /// Creates a header and a body from the input's bytes, numbered after the newest packet that
+    /// was sent or received on the path.
     fn forge(&mut self, path: PathId, jump: u8, bytes: &[u8], from: &Self) {
         let Some((inner, body)) = Inner::parse(bytes) else {
             return;
@@ -142,8 +150,8 @@ impl End {
         });
     }
 
-    /// Replaces it by a successor that continues from its checkpoint, where `what` and `value` say
-    /// how that was damaged.
+    /// Replaces the end by a successor that continues from its checkpoint, which `what` and `value`
+    /// damage.
     fn restart(&mut self, what: u8, value: u16, now: Instant) {
         let sound = (self.node.egress().checkpoint(), self.node.ingress.checkpoint());
         let old = std::mem::replace(&mut self.node, Node::new(Role::Client, SEED, now));
@@ -157,7 +165,7 @@ impl End {
         let (egress, ingress) = successor
             .or_else(|| self.successor(&sound, now))
             .expect("what was written can be read");
-        // A model that needs no proof: see `is_successor`.
+        // The new model needs no proof: see `is_successor`.
         self.node.sending = tunnel::Sending::with(Role::Client, egress);
         self.node.ingress = ingress;
         self.is_successor = true;
@@ -183,7 +191,7 @@ impl End {
     }
 }
 
-/// Changes a number of which nothing but speed depends.
+/// Changes a number that affects only speed.
 fn damage((sending, receiving): &mut (Sending, Receiving), what: u8, value: u16) {
     let number = match value {
         0 => u64::MAX,
@@ -244,7 +252,7 @@ impl Session {
         }
     }
 
-    /// One step; what it leaves of the bytes behind it.
+    /// Executes one step, and returns the rest of the bytes after it.
     fn step<'a>(&mut self, [what, a, b, c]: [u8; 4], behind: &'a [u8]) -> &'a [u8] {
         let path = self.paths.get(usize::from(b)).copied();
         let path = path.unwrap_or(PathId(u16::from(b)));
@@ -314,7 +322,7 @@ impl Session {
         rest
     }
 
-    /// Lets time pass, with all that is due meanwhile.
+    /// Advances the time and executes all actions that become due.
     fn wait(&mut self, time: Duration) {
         let until = self.now + time;
         for round in 0.. {
@@ -334,7 +342,7 @@ impl Session {
         due[0].min(due[1])
     }
 
-    /// Lets both ends act until nothing more is to be done now.
+    /// Runs both ends until no action is due.
     fn settle(&mut self) {
         for round in 0.. {
             assert!(round < 40, "spins at {:?}", self.now);
@@ -353,7 +361,7 @@ impl Session {
     }
 }
 
-/// Changes what a packet says: a byte of its header, or of its body.
+/// Changes a byte of a packet's header or body.
 fn alter(packet: &mut Packet, place: u8, value: u8) {
     let place = usize::from(place);
     if let Some(byte) = place

@@ -1,8 +1,8 @@
-//! What the fuzz targets do, as plain functions: a fuzzer runs them on inputs that it invents, the
-//! tests on the committed corpus.
+//! Fuzz targets as plain functions: a fuzzer runs them on generated inputs, the tests on the
+//! committed corpus.
 //!
-//! Each takes any bytes, gives them to one parser, and asserts what must hold whatever they are: no
-//! panic, and what was understood means the same when it is written and read again.
+//! Each target passes arbitrary bytes to one parser and asserts the invariants of all inputs: no
+//! panic, and a parsed value has the same meaning after it is written and parsed again.
 #![forbid(unsafe_code)]
 
 mod air;
@@ -14,12 +14,11 @@ mod texts;
 
 pub use answers::{PAGE, QUERY};
 
-/// A target: its name, which is also its directory under `fuzz/corpus`, and what it does with an
-/// input.
+/// Target: its name, which is also its directory under `fuzz/corpus`, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All targets.
-pub const TARGETS: [Target; 25] = [
+/// Lists all targets.
+pub const TARGETS: [Target; 27] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
@@ -36,6 +35,7 @@ pub const TARGETS: [Target; 25] = [
     ("parity", packets::parity),
     ("invitation", texts::invitation),
     ("scenario", texts::scenario),
+    ("capture", packets::capture),
     ("config", texts::config),
     ("session", machines::session),
     ("checkpoint", machines::checkpoint),
@@ -44,13 +44,14 @@ pub const TARGETS: [Target; 25] = [
     ("dns", answers::dns),
     ("portal", answers::portal),
     ("capport", answers::capport),
+    ("nat64", answers::nat64),
     ("air", air::air),
 ];
 
 /// Runs the target called `name` on `input`.
 ///
 /// # Panics
-/// When there is no such target, or when the input shows a fault.
+/// If there is no such target, or if the input exposes a defect.
 pub fn run(name: &str, input: &[u8]) {
     let target = TARGETS.iter().find(|(known, _)| *known == name);
     target.expect("a target has this name").1(input);

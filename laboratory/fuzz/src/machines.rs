@@ -1,8 +1,8 @@
-//! State machines that take in what a peer says, and what a damaged file says.
+//! Fuzz targets of state machines that process messages of peers or damaged files.
 
 use std::collections::BTreeMap;
 
-use hawser_proto::checkpoint::{Receiving, Sending};
+use hawser_proto::checkpoint::{Receiving, ReceivingStreams, Sending};
 use hawser_proto::egress::Egress;
 use hawser_proto::ingress::Ingress;
 use hawser_proto::path;
@@ -13,8 +13,8 @@ use hawser_wire::control::{MAX_OTHER_HUBS, MAX_SUBNETS, Message};
 use hawser_wire::data::{Inner, Kind};
 use hawser_wire::stream::{FRAME_LEN, Frame};
 
-/// A stream of messages, given to a hub's session and to a client's; between them the client's
-/// networks come and go.
+/// Passes a stream of messages to a hub's session and to a client's session, while the client's
+/// networks appear and disappear.
 pub(crate) fn session(input: &[u8]) {
     let mut hub = Hub::default();
     let mut client = Client::new();
@@ -28,8 +28,8 @@ pub(crate) fn session(input: &[u8]) {
     }
 }
 
-/// Datagrams of streams: two bytes of length, one that tells frames from bytes, the rest. Neither
-/// half stores or answers more than it said that it would.
+/// Passes datagrams of streams to both halves: two bytes of length, one that distinguishes frames
+/// from bytes, and the rest. Neither half stores or answers more than it announced.
 pub(crate) fn stream(input: &[u8]) {
     let config = stream::Config {
         capacity: 64 << 10,
@@ -64,7 +64,7 @@ pub(crate) fn stream(input: &[u8]) {
             events += 1;
             sending.handle_event(event, now);
         }
-        // Each frame has one answer at most, a stream that is not known two.
+        // Each frame has at most one answer, or two for an unknown stream.
         assert!(events <= 2 * len + 8, "{events} events of {len} bytes");
         assert!(receiving.stored() <= config.capacity);
         assert!(receiving.len() <= config.max_streams);
@@ -88,7 +88,7 @@ fn take_frames(datagram: &[u8], receiving: &mut stream::Receiving, now: Instant)
 struct Hub {
     machine: HubSession,
     drawn: u32,
-    /// The paths that the driver was told to open, with the index of each.
+    /// Paths that the driver was asked to open, with the index of each.
     open: BTreeMap<u16, u32>,
     highest: Option<u16>,
 }
@@ -163,7 +163,7 @@ impl Client {
         }
         self.machine
             .handle_timeout(Instant::ZERO + Duration::from_secs(u64::from(step)));
-        // A violation ends the connection; the next one goes on with the same session.
+        // A violation ends the connection; the next connection continues the session.
         if self.machine.handle_message(message).is_err() {
             self.machine.handle_control_down();
             self.machine
@@ -200,17 +200,29 @@ impl Client {
     }
 }
 
-/// A checkpoint of a session, as a file may have it: what is restored can be written and restored
-/// again.
+/// Restores the streams of a checkpoint if they are valid.
+fn restore_streams(ingress: &mut Ingress<u32>, saved: Option<&ReceivingStreams>, now: Instant) {
+    if let Some(saved) = saved {
+        let (config, reserve) = (stream::Config::default(), stream::Reserve::unbounded());
+        // Invalid streams are ignored.
+        let _ = ingress.restore_streams(config, reserve, saved, now);
+    }
+}
+
+/// Restores a session's checkpoint from an arbitrary file: the restored state can be written and
+/// restored again.
 pub(crate) fn checkpoint(input: &[u8]) {
     let now = Instant::ZERO + Duration::from_secs(1);
     if let Ok(saved) = serde_json::from_slice::<Receiving>(input)
         && let Ok(ingress) = Ingress::<u32>::restore(&saved, now)
     {
+        let mut ingress = ingress;
+        restore_streams(&mut ingress, saved.streams.as_ref(), now);
         let again = ingress.checkpoint();
-        let ingress = Ingress::<u32>::restore(&again, now).expect("what was written can be read");
+        let mut ingress = Ingress::<u32>::restore(&again, now).expect("what was written can be read");
+        restore_streams(&mut ingress, again.streams.as_ref(), now);
         assert_eq!(ingress.checkpoint(), again);
-        // What lies below all that it received is not taken, wherever that begins.
+        // Packets below the receive window are rejected, wherever the window begins.
         for path in &again.paths {
             let below = path.floor.saturating_sub(1);
             assert!(path.floor == 0 || !ingress.accepts(PathId(path.id), below));
@@ -230,7 +242,7 @@ pub(crate) fn checkpoint(input: &[u8]) {
             mtu: 1500,
             overhead: 68,
         };
-        // One that is refused leaves the others as they are.
+        // A rejected path does not change the others.
         let _ = egress.restore_path(config, path, true, now);
     }
     let written = egress.checkpoint();

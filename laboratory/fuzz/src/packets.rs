@@ -1,5 +1,6 @@
-//! Parsers of bytes.
+//! Fuzz targets of binary parsers.
 
+use hawser_netem::capture::{Capture, Flow, MAX_FLOWS};
 use hawser_proto::client_filter::Policy;
 use hawser_proto::fec::Decoder;
 use hawser_units::{Duration, Instant, Sequence, is_private};
@@ -19,7 +20,7 @@ use hawser_wire::peer::PeerMessage;
 use hawser_wire::pool::PoolMessage;
 use hawser_wire::upper_layer;
 
-/// A datagram as it comes from the network, and its parts as they come out of decryption.
+/// Parses a datagram as received from the network, and its decrypted parts.
 pub(crate) fn data(input: &[u8]) {
     if let Some(outer) = Outer::parse(input) {
         assert!(is_data(input));
@@ -44,8 +45,8 @@ pub(crate) fn data(input: &[u8]) {
     }
 }
 
-/// A packet of a client, as the hub's filter sees it: it agrees with the scheduler's reading, and
-/// with a policy that names nothing reaches no address that is not public.
+/// Filters a packet of a client at the hub: the filter agrees with the scheduler's parser, and an
+/// empty policy permits public addresses only.
 pub(crate) fn filter(input: &[u8]) {
     let Some(packet) = upper_layer::parse(input) else {
         return;
@@ -62,7 +63,33 @@ pub(crate) fn filter(input: &[u8]) {
     }
 }
 
-/// A stream of control messages.
+/// Parses a capture that a scenario names, from either side of its first flow.
+pub(crate) fn capture(input: &[u8]) {
+    let capture = match Capture::parse(input, None) {
+        Ok(capture) => capture,
+        Err(error) => return assert_eq!(error.to_string().lines().count(), 1),
+    };
+    assert!((1..=MAX_FLOWS).contains(&capture.flows.len()));
+    let span = capture.span();
+    for flow in &capture.flows {
+        assert!(!(flow.up.is_empty() && flow.down.is_empty()));
+        for datagrams in [&flow.up, &flow.down] {
+            assert!(datagrams.is_sorted_by_key(|datagram| datagram.at));
+            assert!(datagrams.iter().all(|datagram| datagram.at <= span));
+        }
+    }
+    let first = &capture.flows[0];
+    if first.remote.ip() == first.local.ip() {
+        return;
+    }
+    // From the other side there may be too many flows.
+    if let Ok(other) = Capture::parse(input, Some(first.remote.ip())) {
+        let is_reverse = |flow: &Flow| (flow.local, flow.remote) == (first.remote, first.local);
+        assert!(other.flows.iter().any(is_reverse));
+    }
+}
+
+/// Parses a stream of control messages.
 pub(crate) fn control(input: &[u8]) {
     let mut rest = input;
     while let Ok(Some((message, taken))) = Message::parse(rest) {
@@ -73,7 +100,7 @@ pub(crate) fn control(input: &[u8]) {
     }
 }
 
-/// A stream of messages between hosts that move flows.
+/// Parses a stream of messages between hosts that migrate flows.
 pub(crate) fn peer(input: &[u8]) {
     let mut rest = input;
     while let Ok(Some((message, taken))) = PeerMessage::parse(rest) {
@@ -84,7 +111,7 @@ pub(crate) fn peer(input: &[u8]) {
     }
 }
 
-/// A stream of messages between neighbours.
+/// Parses a stream of messages between neighbours.
 pub(crate) fn pool(input: &[u8]) {
     let mut rest = input;
     while let Ok(Some((message, taken))) = PoolMessage::parse(rest) {
@@ -95,17 +122,17 @@ pub(crate) fn pool(input: &[u8]) {
     }
 }
 
-/// A packet of GRE, as a raw socket shows it.
+/// Parses a packet of GRE as received from a raw socket.
 pub(crate) fn gre(input: &[u8]) {
     if let Ok(datagram) = gre::parse(input) {
         let mut out = Vec::new();
-        // Without options and padding, so no longer than it was.
+        // The new packet has no options and no padding, so it is no longer than the input.
         assert!(datagram.emit(&mut out) && out.len() <= input.len());
         assert_eq!(gre::parse(&out), Ok(datagram));
     }
 }
 
-/// A packet that may open a route.
+/// Parses a packet that may open a route.
 pub(crate) fn opening(input: &[u8]) {
     if let Some(challenge) = Challenge::parse(input) {
         let packet = challenge.emit().expect("addresses of one family");
@@ -118,7 +145,7 @@ pub(crate) fn opening(input: &[u8]) {
     }
 }
 
-/// An inner packet, and all that is done to it in place.
+/// Parses an inner packet and applies all in-place changes.
 pub(crate) fn inner(input: &[u8]) {
     let Some(summary) = inner::parse(input) else {
         return;
@@ -143,7 +170,7 @@ pub(crate) fn inner(input: &[u8]) {
     }
 }
 
-/// An inner packet of a layered stream, and the same bytes as a datagram and as a payload.
+/// Parses an inner packet of a layered stream, and the same bytes as a datagram and as a payload.
 pub(crate) fn layer(input: &[u8]) {
     if let Some(rtp) = Rtp::parse(input) {
         let end = usize::from(rtp.payload_end);
@@ -190,7 +217,7 @@ pub(crate) fn layer(input: &[u8]) {
     }
 }
 
-/// A large packet from the TUN device: two bytes of MTU, a virtio header, the packet.
+/// Segments a large packet from the TUN device: two bytes of MTU, a virtio header, the packet.
 pub(crate) fn segment(input: &[u8]) {
     segment_as(Format::Ip, input);
 }
@@ -222,8 +249,8 @@ fn segment_as(format: Format, input: &[u8]) {
     assert_eq!(total, segmenter.total());
 }
 
-/// Contexts and compressed packets of a flow: each behind two bytes, a flag and twelve bits of
-/// length.
+/// Decompresses contexts and compressed packets of a flow, each preceded by two bytes with a flag
+/// and twelve bits of length.
 pub(crate) fn compression(input: &[u8]) {
     compression_as(Format::Ip, input);
 }
@@ -257,8 +284,8 @@ fn compression_as(format: Format, input: &[u8]) {
     }
 }
 
-/// Packets of realtime flows and parity packets: each behind a byte of flags and flow, one of its
-/// place, and two of length.
+/// Recovers packets of real-time flows from parity packets. Each is preceded by a byte of flags and
+/// flow, a byte with its position, and two bytes of length.
 pub(crate) fn parity(input: &[u8]) {
     let mut decoder = Decoder::default();
     let mut now = Instant::from_nanos(1);
@@ -298,7 +325,7 @@ pub(crate) fn parity(input: &[u8]) {
     }
 }
 
-/// Packets to be joined for the TUN device: each behind two bytes, a flag and twelve bits of
+/// Coalesces packets for the TUN device, each preceded by two bytes with a flag and twelve bits of
 /// length.
 pub(crate) fn coalesce(input: &[u8]) {
     coalesce_as(Format::Ip, input);
@@ -312,7 +339,7 @@ fn coalesce_as(format: Format, input: &[u8]) {
         let head = u16::from_be_bytes(*head);
         let (packet, next) = tail.split_at(usize::from(head & 0xfff).min(tail.len()));
         rest = next;
-        // The data plane refuses what is not an inner packet before it comes here.
+        // The data plane rejects data that is not an inner packet before this step.
         let Some(summary) = format.parse(packet) else {
             continue;
         };
@@ -337,7 +364,7 @@ fn coalesce_as(format: Format, input: &[u8]) {
     assert_eq!(written, taken);
 }
 
-/// Bytes written, when what is open is closed.
+/// Writes all open packets. Returns the number of written bytes.
 fn flush(coalescer: &mut Coalescer, pieces: &mut usize) -> usize {
     let payload = core::mem::take(pieces);
     match coalescer.finish() {
@@ -349,8 +376,8 @@ fn flush(coalescer: &mut Coalescer, pieces: &mut usize) -> usize {
     }
 }
 
-/// A frame of a bridge behind the virtio header of a TAP, all that is done to it, and what packets
-/// go through, with frames.
+/// Parses a bridged frame with the virtio header of a TAP device, applies all changes to frames,
+/// and those of packets to frames.
 pub(crate) fn frame(input: &[u8]) {
     let format = Format::Ethernet;
     if let Some(hello) = LinkHello::parse(input) {

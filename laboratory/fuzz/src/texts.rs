@@ -1,12 +1,12 @@
-//! Parsers of text.
+//! Fuzz targets of text parsers.
 
 use std::path::Path;
 
-use hawser_config::invitation::{Invitation, MOST_OTHERS};
+use hawser_config::invitation::{Invitation, MAX_OTHERS};
 use hawser_config::{self as config, ClientConfig, HubConfig};
 use hawser_netem::scenario::Scenario;
 
-/// An invitation as a person pastes it.
+/// Parses an invitation as pasted by a user.
 pub(crate) fn invitation(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else {
         return;
@@ -14,9 +14,9 @@ pub(crate) fn invitation(input: &[u8]) {
     match text.parse::<Invitation>() {
         Ok(invitation) => {
             assert!(!invitation.hub.endpoints.is_empty());
-            assert!(invitation.others.len() <= MOST_OTHERS);
+            assert!(invitation.others.len() <= MAX_OTHERS);
             assert!(invitation.others.iter().all(|hub| !hub.endpoints.is_empty()));
-            // The name becomes a file's.
+            // The name is used as a file name.
             assert!(!invitation.name.contains(['/', '.']));
             assert_eq!(invitation.to_string().parse(), Ok(invitation));
         }
@@ -24,25 +24,25 @@ pub(crate) fn invitation(input: &[u8]) {
     }
 }
 
-/// A scenario; every trace that it names holds the same text again.
+/// Parses a scenario; every file that it names has the same text.
 pub(crate) fn scenario(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else {
         return;
     };
-    let read = &mut |_: &Path| Ok(text.to_owned());
+    let read = &mut |_: &Path| Ok(text.as_bytes().to_vec());
     if let Err(error) = Scenario::parse(text, Path::new("scenario.toml"), &[], read) {
         assert!(!error.to_string().is_empty());
     }
     if let Some((setting, text)) = text.split_once('\n') {
         let settings = [setting.to_owned()];
         let _ = Scenario::parse(text, Path::new("scenario.toml"), &settings, &mut |_| {
-            Ok("1\n2\n".to_owned())
+            Ok(b"1\n2\n".to_vec())
         });
     }
     let _ = hawser_netem::Trace::parse(text);
 }
 
-/// A configuration file of either side.
+/// Parses a configuration file of client and hub.
 pub(crate) fn config(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else {
         return;

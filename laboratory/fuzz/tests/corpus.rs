@@ -1,4 +1,4 @@
-//! Replays the committed corpus, and small damages of it.
+//! Replays the committed corpus, unchanged and with small damages.
 
 use std::collections::HashSet;
 use std::mem::discriminant;
@@ -10,6 +10,7 @@ use hawser_fuzz::{PAGE, QUERY};
 use hawser_host::dns::answer::Question;
 use hawser_host::portal::{judge, read};
 use hawser_wire::control::Message;
+use hawser_wire::nat64::Announced;
 
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -24,7 +25,7 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-/// The inputs that were made by hand. libFuzzer names what it finds by a SHA-1 of 40 digits.
+/// Returns the hand-made inputs. libFuzzer names its own inputs by a SHA-1 of 40 digits.
 fn seeds(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let mut inputs = corpus(target);
     inputs.retain(|(path, _)| path.file_name().is_none_or(|name| name.len() != 40));
@@ -40,7 +41,7 @@ fn every_target_stands_its_corpus() {
     }
 }
 
-/// A corpus that a parser refuses at the first byte finds nothing.
+/// A corpus that a parser rejects at the first byte would find no defect.
 #[test]
 fn the_corpus_reaches_every_message_and_every_way_to_fail() {
     let (mut messages, mut errors) = (Vec::new(), Vec::new());
@@ -91,6 +92,11 @@ fn the_corpus_reaches_every_message_and_every_way_to_fail() {
         lasting += usize::from(found.left.is_said());
     }
     assert_eq!((outcomes, logins, lasting), ([3, 4, 0], 3, 2));
+
+    let options = seeds("nat64");
+    let options = options.iter().filter_map(|(_, input)| Announced::parse(input));
+    let lifetimes: Vec<_> = options.map(|announced| announced.lifetime.as_secs()).collect();
+    assert_eq!(lifetimes, [1_800, 600]);
 }
 
 #[test]
@@ -102,7 +108,8 @@ fn every_target_stands_inputs_cut_short() {
     }
 }
 
-/// What a fuzzer would try first: one to four bytes overwritten, a stretch repeated or left out.
+/// The damages are those that a fuzzer tries first: one to four bytes overwritten, a range repeated
+/// or omitted.
 #[test]
 fn every_target_stands_damaged_inputs() {
     let mut state = 1u64;

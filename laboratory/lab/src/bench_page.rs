@@ -1,12 +1,12 @@
-//! `hawser-lab bench networks --html`: the result as one page with plots.
+//! `hawser-lab bench networks --html`: the results as one page with plots.
 
-use hawser_experiments::reproduce::{Axis, Bars, JoinedCurve, JoinedPlot, Unit, escape, page};
+use hawser_experiments::reproduce::{Axis, Bars, MergedCurve, MergedPlot, Unit, escape, page};
 use hawser_netem::report::Spread;
 use hawser_testbed::OVER_TIME;
 
 use crate::bench_rows::{Benchmark, Row};
 
-/// Writes the page; it loads nothing.
+/// Returns the self-contained page.
 pub(crate) fn write(benchmark: &Benchmark) -> String {
     let lead = format!(
         "<p>Goodput of what runs inside, over each way to carry it; {} runs of each, interleaved. Bars end at medians, whiskers reach from the smallest to the \
@@ -21,7 +21,7 @@ pub(crate) fn write(benchmark: &Benchmark) -> String {
     page("networks, alone and together", &(lead + &sections))
 }
 
-/// The versions of other tools.
+/// Returns the versions of the other tools.
 fn tools(benchmark: &Benchmark) -> String {
     let said = benchmark.tools.iter().map(|tool| {
         let version = tool.version.as_deref().unwrap_or("of no known version");
@@ -57,7 +57,7 @@ fn bars(row: &Row) -> Bars {
     }
 }
 
-fn over_time(row: &Row) -> JoinedPlot {
+fn over_time(row: &Row) -> MergedPlot {
     let step = OVER_TIME.as_secs_f64();
     let curves = row.comparison.arms.iter().map(|arm| {
         let points = arm.over_time_bps.iter().enumerate().map(|(bin, bps)| {
@@ -69,12 +69,12 @@ fn over_time(row: &Row) -> JoinedPlot {
             };
             ((bin as f64 + 0.5) * step, only)
         });
-        JoinedCurve {
+        MergedCurve {
             name: arm.via.clone(),
             points: points.collect(),
         }
     });
-    JoinedPlot {
+    MergedPlot {
         setup: row.scenario.clone(),
         title: format!("{} over time", row.scenario),
         x: Axis::new("time", Unit::Seconds),

@@ -1,4 +1,4 @@
-//! What `hawser-lab bench networks` has measured: one row for each scenario.
+//! Results of `hawser-lab bench networks`: one row for each scenario.
 
 use hawser_netem::report::Spread;
 use hawser_netem::scenario::Scenario;
@@ -14,10 +14,10 @@ pub(crate) struct Benchmark {
     pub(crate) scenarios: Vec<Row>,
 }
 
-/// Where and when it was measured.
+/// Date and machine of the measurement.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
-    /// Of the measurement, UTC, as 2026-01-31; empty where `date` is missing.
+    /// Date of the measurement, UTC, as 2026-01-31; empty where `date` is missing.
     pub(crate) date: String,
     pub(crate) kernel: String,
     pub(crate) processor: String,
@@ -55,14 +55,14 @@ impl Machine {
     }
 }
 
-/// One scenario over every way. Units: goodput in bit/s, medians.
+/// Results of one scenario over every system. Units: goodput in bit/s, medians.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) scenario: String,
     hawser_bps: f64,
     best_single_bps: f64,
     mptcp_bps: Option<f64>,
-    /// Of the networks' rates; of a trace, its mean.
+    /// Sum of the networks' rates; mean rate of a trace.
     pub(crate) sum_bps: Option<f64>,
     /// Goodput over `sum_bps`.
     share_of_sum: Option<f64>,
@@ -108,13 +108,13 @@ impl Row {
     }
 }
 
-/// Of all runs of a way; `None` where there are none.
+/// Returns the spread over all runs of a system; `None` where there are none.
 fn spread_of(comparison: &Comparison, via: &str, name: &str) -> Option<Spread> {
     let arm = comparison.arms.iter().find(|arm| arm.via == via)?;
     arm.summary.get(name).copied()
 }
 
-/// A median with its extremes. Units: Mbit/s, from bit/s.
+/// Formats a median with its extremes. Units: Mbit/s, from bit/s.
 pub(crate) fn cell(spread: Option<Spread>) -> String {
     let text = spread.map(|spread| {
         let [median, min, max] = [spread.median, spread.min, spread.max].map(|bps| bps / 1e6);

@@ -1,4 +1,5 @@
-//! `hawser-lab bench ...`: measurements of this machine, and of Hawser beside other ways.
+//! `hawser-lab bench ...`: measurements of this machine, and of Hawser in comparison with
+//! alternatives.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -34,34 +35,34 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum BenchCommand {
-    /// Scenarios through Hawser, over each network alone and by the kernel's MPTCP, interleaved, on
+    /// Compares Hawser with each network alone and with the kernel's MPTCP, in interleaved runs on
     /// real packets.
     Networks(NetworksArgs),
-    /// Pairs of recorded networks in the simulator: each alone, and both together.
+    /// Simulates pairs of recorded networks: each network alone, and both together.
     Traces(TracesArgs),
-    /// What direct mode costs a flow, beside the same flow without Hawser. In network namespaces;
-    /// needs root.
+    /// Measures the cost of direct mode for a flow, in comparison with the same flow without
+    /// Hawser. Uses network namespaces; needs root.
     Direct(DirectArgs),
-    /// Rules with `via = "faster"` in random topologies, beside all flows through the hub and all
-    /// past it. In network namespaces; needs root.
+    /// Compares rules with `via = "faster"` in random topologies with routing all flows through the
+    /// hub, and with routing none through it. Uses network namespaces; needs root.
     Faster(FasterArgs),
-    /// Memory and CPU that enrolled clients cost a hub while they carry nothing. In a network
-    /// namespace; needs root.
+    /// Measures memory and CPU time of a hub for enrolled clients that send no traffic. Uses a
+    /// network namespace; needs root.
     IdleClients(IdleArgs),
-    /// Packet events per second of the simulator on one core, with the size of the network: wired
+    /// Measures packet events per second of the simulator on one core, by network size: wired
     /// multipath TCP.
     Sim(SimArgs),
-    /// How fast the simulator's air is: saturated access points of 54 Mbit/s on one channel, on one
-    /// core.
+    /// Measures the simulated seconds per second of the 802.11 model on one core: saturated access
+    /// points of 54 Mbit/s on one channel.
     Air(AirArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct AirArgs {
-    /// How many access points; each number is measured.
+    /// Numbers of access points; each number is measured separately, e.g. `1 2 10`.
     #[arg(default_values_t = [1, 2, 10])]
     access_points: Vec<u16>,
-    /// Simulated seconds.
+    /// Simulated time of each measurement, in seconds.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Prints the result as JSON.
@@ -71,11 +72,11 @@ struct AirArgs {
 
 #[derive(Debug, clap::Args)]
 struct SimArgs {
-    /// Sizes of the network, in nodes.
+    /// Numbers of nodes, separated by commas; each number is measured, e.g. `10,100,1000`.
     #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1000])]
     nodes: Vec<usize>,
-    /// Leaves each group of five nodes alone, instead of joining the groups to a ring of 20 ms a
-    /// link.
+    /// Leaves the groups of five nodes unconnected, instead of joining them into a ring whose links
+    /// have a delay of 20 ms.
     #[arg(long)]
     alone: bool,
     /// Prints the result as JSON.
@@ -85,13 +86,13 @@ struct SimArgs {
 
 #[derive(Debug, clap::Args)]
 struct IdleArgs {
-    /// How many clients.
+    /// Number of clients.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     count: u32,
-    /// Paths of each.
+    /// Number of paths of each client.
     #[arg(long, default_value_t = 2)]
     paths: u32,
-    /// How long CPU is measured, seconds.
+    /// Time for which the enrolled clients stay idle while the hub is measured, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Prints the result as JSON.
@@ -111,8 +112,8 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Two loads: as much by node at each size; and at each size as much in all, by higher rates where
-/// there are fewer nodes.
+/// Measures two loads: the same load per node at each size, and the same total load at each size,
+/// by higher rates where there are fewer nodes.
 fn sim(args: &SimArgs) -> anyhow::Result<ExitCode> {
     ensure!(
         !args.nodes.contains(&0),
@@ -159,13 +160,13 @@ fn sim(args: &SimArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The most memory this process ever held.
+/// Returns the peak resident memory of this process. Units: bytes.
 fn peak_memory() -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kilobytes: u64 = peak
         .and_then(|text| text.split_whitespace().next()?.parse().ok())
-        .context("/proc shows no memory of this process")?;
+        .context("cannot read this process's memory usage from /proc")?;
     Ok(kilobytes * 1024)
 }
 
@@ -191,17 +192,17 @@ fn air(args: &AirArgs) -> anyhow::Result<ExitCode> {
 
 fn idle_clients(args: &IdleArgs) -> anyhow::Result<ExitCode> {
     if !hawser_linux::process::is_root() {
-        bail!("needs root to make a network namespace: sudo hawser-lab bench idle-clients");
+        bail!("creating a network namespace needs root: sudo hawser-lab bench idle-clients");
     }
-    let place = Place::new()?;
-    let invitations = place.invite(args.count)?;
-    let namespace = Namespace::new().context("cannot make a network namespace")?;
+    let directory = HubDirectory::new()?;
+    let invitations = directory.invite(args.count)?;
+    let namespace = Namespace::new().context("cannot create a network namespace")?;
     let up = namespace
         .command("ip")
         .args(["link", "set", "lo", "up"])
         .status()?;
     ensure!(up.success(), "cannot set up the loopback interface");
-    let hub = Hub::start(&place, &namespace)?;
+    let hub = Hub::start(&directory, &namespace)?;
     let socket = namespace.run(|| UdpSocket::bind("127.0.0.1:0"))?;
     let empty = hub.usage()?;
     let measuring = async {
@@ -211,7 +212,7 @@ fn idle_clients(args: &IdleArgs) -> anyhow::Result<ExitCode> {
         clients.idle(SETTLE).await?;
         let enrolled = hub.usage()?;
         clients.idle(Duration::from_secs(args.seconds)).await?;
-        // The question costs the hub something: it comes after the measurement.
+        // The status query itself costs the hub CPU time, so it follows the measurement.
         let idle = hub.usage()?;
         ensure!(
             hub.connected()? == args.count as usize,
@@ -262,13 +263,13 @@ fn idle_clients(args: &IdleArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The hub's files, for as long as the measurement lasts.
-struct Place(PathBuf);
+/// Directory of the hub's files, which exists as long as this value.
+struct HubDirectory(PathBuf);
 
-impl Place {
+impl HubDirectory {
     fn new() -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("hawser-bench-{}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        std::fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))
     }
 
@@ -280,12 +281,12 @@ impl Place {
         self.0.join("run")
     }
 
-    /// Sets up a hub that has invited `count` clients.
+    /// Creates the hub's files and `count` invitations.
     fn invite(&self, count: u32) -> anyhow::Result<Vec<Invitation>> {
         let endpoint = HUB.to_string().parse()?;
         let init = HubInit {
             endpoints: vec![endpoint],
-            pool: Some(POOL.parse().ok().context("the pool is a network")?),
+            pool: Some(POOL.parse().ok().context("the pool must be a network")?),
             store: None,
             pool6: None,
             nat: false,
@@ -311,7 +312,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HubDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -323,23 +324,23 @@ struct Hub {
     socket: PathBuf,
 }
 
-/// What a process has taken so far.
+/// Resources that a process has used since its start.
 struct Usage {
     memory: u64,
     cpu: Duration,
 }
 
 impl Hub {
-    fn start(place: &Place, namespace: &Namespace) -> anyhow::Result<Self> {
+    fn start(directory: &HubDirectory, namespace: &Namespace) -> anyhow::Result<Self> {
         let process = namespace
             .command(daemon::program()?)
             .args(["hub", "run", "--log", "error", "--dir"])
-            .arg(place.hub())
+            .arg(directory.hub())
             .arg("--run-dir")
-            .arg(place.run_dir())
+            .arg(directory.run_dir())
             .stdin(Stdio::null())
             .spawn()?;
-        let socket = run_dir::socket(&place.run_dir());
+        let socket = run_dir::socket(&directory.run_dir());
         let mut hub = Self { process, socket };
         while !is_alive(&hub.socket) {
             if let Some(status) = hub.process.try_wait()? {
@@ -356,7 +357,7 @@ impl Hub {
         let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kilobytes: u64 = memory
             .and_then(|text| text.split_whitespace().next()?.parse().ok())
-            .context("/proc shows no memory of the hub")?;
+            .context("cannot read the hub's memory usage from /proc")?;
         let mut nanos = 0;
         for thread in std::fs::read_dir(process.join("task"))? {
             let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
@@ -391,7 +392,9 @@ impl Drop for Hub {
     }
 }
 
+/// Address of the measured hub. Source: our choice, any free port.
 const HUB: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 4430);
 const POOL: &str = "100.96.0.0/16";
-/// What a connection does at its start (path MTU discovery, key updates) is over then.
+/// Time after which the start-up traffic of connections (path MTU discovery, key updates) has
+/// ended. Source: our choice; path MTU discovery and key updates take some probe timeouts.
 const SETTLE: Duration = Duration::from_secs(5);

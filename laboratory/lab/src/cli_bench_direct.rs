@@ -1,5 +1,5 @@
-//! `hawser-lab bench direct`: what direct mode costs a flow, beside the same flow without Hawser in
-//! the same minute.
+//! `hawser-lab bench direct`: the cost of direct mode for a flow, compared with the same flow
+//! without Hawser in the same minute.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -15,20 +15,21 @@ use hawser_linux::process::stay_on_processor;
 use hawser_netem::scenario::{Scenario, Via};
 use hawser_terminal::say;
 use hawser_testbed::world::{SERVER, World};
+use hawser_testbed::{Options, read_file};
 use serde_json::json;
 
-use crate::ways::lab_options;
+use crate::systems::lab_options;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct DirectArgs {
-    /// How many UDP flows begin in each round.
+    /// Number of UDP flows that begin in each round.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(100..=50_000))]
     flows: u16,
-    /// How long a TCP download runs in each round, seconds.
+    /// Duration of a TCP download in each round, seconds.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Rounds, each without Hawser and with it.
+    /// Number of rounds, each measured without Hawser and with it.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
     /// Prints the result as JSON.
@@ -37,19 +38,29 @@ pub(crate) struct DirectArgs {
 }
 
 const HELP: &str = "\
-Runs in network namespaces over one cable without limits; needs root. Medians of the rounds, and of the ratios within a round.
-The processor time is that of both ends of the connection, which share this process. Each end stays on a processor of its own, and the one that
-begins flows on the server's.";
+Runs in network namespaces over one cable without limits; needs root. Prints medians of the \
+rounds, and medians of the ratios within each round. The processor time is that of both ends of \
+the connection, which share this process. Each end is pinned to a processor of its own. The thread \
+that begins flows is pinned to the server's processor.";
 
-/// What one half of a round showed.
+/// Result of one half of a round.
 #[derive(Clone, Copy, Debug)]
-struct Half {
-    /// Round trip of a flow's first packet, and of its second. Units: microseconds, medians.
+pub(crate) struct Half {
+    /// Median round-trip times of a flow's first packet and of its second. Units: microseconds.
     first_us: f64,
-    later_us: f64,
+    pub(crate) later_us: f64,
     flows_per_second: f64,
-    goodput_bps: f64,
-    cpu_s_per_gigabyte: f64,
+    pub(crate) goodput_bps: f64,
+    pub(crate) cpu_s_per_gigabyte: f64,
+}
+
+/// Results of all rounds.
+pub(crate) struct Rounds {
+    /// Measurements without Hawser, one per round; `with` holds those with it.
+    pub(crate) without: Vec<Half>,
+    pub(crate) with: Vec<Half>,
+    /// Memory of the daemon before and after the flows of the last round. Units: bytes.
+    memory: (u64, u64),
 }
 
 /// Runs the command.
@@ -58,29 +69,58 @@ struct Half {
 /// When the lab cannot be built or a flow breaks.
 pub(crate) fn run(args: &DirectArgs) -> anyhow::Result<ExitCode> {
     let options = lab_options(None)?;
+    let on_round = |round: u32, [without, with]: [&Half; 2]| {
+        if args.json {
+            return Ok(());
+        }
+        say!("round {}: {}", round + 1, line(without, with))
+    };
+    let load = Load {
+        flows: args.flows,
+        seconds: args.seconds,
+    };
+    let rounds = rounds(&options, args.runs, load, on_round)?;
+    print(args, &rounds.without, &rounds.with, rounds.memory)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Load of a half of a round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Number of UDP flows to open.
+    pub(crate) flows: u16,
+    /// Duration of the download. Units: seconds.
+    pub(crate) seconds: u64,
+}
+
+/// Runs rounds, each without Hawser and with it.
+///
+/// # Errors
+/// When the lab cannot be built or a flow breaks.
+pub(crate) fn rounds(
+    options: &Options,
+    runs: u32,
+    load: Load,
+    on_round: impl Fn(u32, [&Half; 2]) -> anyhow::Result<()>,
+) -> anyhow::Result<Rounds> {
     let directory = options.run_dir.subdirectory("direct")?;
-    let scenario = Scenario::parse(SCENARIO, Path::new("bench.toml"), &[], &mut |path| {
-        std::fs::read_to_string(path)
-    })?;
+    let scenario = Scenario::parse(SCENARIO, Path::new("bench.toml"), &[], &mut read_file)?;
     let world = World::build(&scenario, &Via::Single("wire".to_owned()))?;
     serve(&world.server)?;
     let (mut without, mut with, mut memory) = (Vec::new(), Vec::new(), (0, 0));
-    for round in 0..args.runs {
-        without.push(measure(&world.client, args, FIRST_PORT)?);
+    for round in 0..runs {
+        without.push(measure(&world.client, load, FIRST_PORT)?);
         let daemon = Daemon::start(&options.program, &world.client, &directory)?;
         let before = daemon.memory()?;
-        with.push(measure(&world.client, args, FIRST_PORT)?);
+        with.push(measure(&world.client, load, FIRST_PORT)?);
         memory = (before, daemon.memory()?);
-        if !args.json {
-            say!(
-                "round {}: {}",
-                round + 1,
-                line(&without[without.len() - 1], &with[with.len() - 1])
-            )?;
-        }
+        on_round(round, [&without[without.len() - 1], &with[with.len() - 1]])?;
     }
-    print(args, &without, &with, memory)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Rounds {
+        without,
+        with,
+        memory,
+    })
 }
 
 fn line(without: &Half, with: &Half) -> String {
@@ -130,19 +170,19 @@ fn print(args: &DirectArgs, without: &[Half], with: &[Half], memory: (u64, u64))
     )
 }
 
-fn measure(client: &Namespace, args: &DirectArgs, first_port: u16) -> anyhow::Result<Half> {
+fn measure(client: &Namespace, load: Load, first_port: u16) -> anyhow::Result<Half> {
     let flows = client.run(|| {
-        // Beside its server: a processor that has to be woken first takes ten times as long as the
+        // Runs on the server's processor: waking another processor takes ten times as long as the
         // round trip.
         stay_on_processor(SERVER_PROCESSOR)?;
-        begin_flows(args.flows, first_port)
+        begin_flows(load.flows, first_port)
     });
-    let (first_us, later_us, flows_per_second) = flows.context("a flow broke")?;
+    let (first_us, later_us, flows_per_second) = flows.context("a flow failed")?;
     let download = client.run(|| {
         stay_on_processor(SERVER_PROCESSOR + 1)?;
-        download(Duration::from_secs(args.seconds))
+        download(Duration::from_secs(load.seconds))
     });
-    let (goodput_bps, cpu_s_per_gigabyte) = download.context("the download broke")?;
+    let (goodput_bps, cpu_s_per_gigabyte) = download.context("the download failed")?;
     Ok(Half {
         first_us,
         later_us,
@@ -152,8 +192,8 @@ fn measure(client: &Namespace, args: &DirectArgs, first_port: u16) -> anyhow::Re
     })
 }
 
-/// Two questions and answers on each of many flows, which connection tracking keeps all at the same
-/// time.
+/// Exchanges two requests and replies on each of `count` UDP flows, all of which stay in connection
+/// tracking. Returns the median round-trip times of both in microseconds, and flows per second.
 fn begin_flows(count: u16, first_port: u16) -> std::io::Result<(f64, f64, f64)> {
     let (mut first, mut later) = (Vec::new(), Vec::new());
     let begun = Instant::now();
@@ -172,7 +212,7 @@ fn begin_flows(count: u16, first_port: u16) -> std::io::Result<(f64, f64, f64)> 
     Ok((median(first.into_iter()), median(later.into_iter()), rate))
 }
 
-/// Bits a second of payload, and processor seconds a gigabyte.
+/// Returns the payload rate in bit/s, and processor seconds per gigabyte.
 fn download(time: Duration) -> std::io::Result<(f64, f64)> {
     let mut stream = TcpStream::connect((SERVER, PORT))?;
     let mut block = vec![0; 256 * 1024];
@@ -185,7 +225,7 @@ fn download(time: Duration) -> std::io::Result<(f64, f64)> {
     Ok((bps, (cpu_seconds() - cpu) / (bytes as f64 / 1e9)))
 }
 
-/// Answers datagrams, and sends as much as it can on connections.
+/// Answers datagrams, and sends as fast as possible on each connection.
 fn serve(server: &Namespace) -> anyhow::Result<()> {
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
     let (listener, socket) = server.run(|| Ok((TcpListener::bind(any)?, UdpSocket::bind(any)?)))?;
@@ -208,8 +248,7 @@ fn serve(server: &Namespace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Hawser in direct mode; taken down with this value, so that nothing of it is in the next round's
-/// way.
+/// Hawser in direct mode; dropping the value stops it, so that the next round starts without it.
 struct Daemon<'a> {
     child: Child,
     program: &'a Path,
@@ -246,7 +285,7 @@ impl<'a> Daemon<'a> {
         let kilobytes = resident.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
         match kilobytes {
             Some(kilobytes) => Ok(kilobytes * 1024),
-            None => bail!("/proc shows no memory of the daemon"),
+            None => bail!("cannot read the daemon's memory usage from /proc"),
         }
     }
 }
@@ -267,11 +306,12 @@ impl Drop for Daemon<'_> {
     }
 }
 
-/// Processor time of this process so far.
+/// Returns the processor time that this process has used. Units: seconds.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-    // utime and stime are fields 14 and 15; the state, field 3, is the first here.
+    // utime and stime are fields 14 and 15 of /proc/self/stat; these fields start at field 3, the
+    // state.
     let ticks: u64 = fields
         .skip(11)
         .take(2)
@@ -280,22 +320,25 @@ fn cpu_seconds() -> f64 {
     ticks as f64 / hawser_linux::process::ticks_per_second() as f64
 }
 
-/// What the kernel keeps for a connection, if it says so.
+/// Returns the kernel's memory of a connection, if it is known.
 fn connection_size() -> Option<u64> {
     let slabs = std::fs::read_to_string("/proc/slabinfo").ok()?;
     let line = slabs.lines().find(|line| line.starts_with("nf_conntrack "))?;
     line.split_whitespace().nth(3)?.parse().ok()
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<_> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
+/// Port of the server in its own namespace. Source: our choice, any number.
 const PORT: u16 = 8000;
-/// Where everything of the server runs, so that each round runs on the same processors.
+/// Processor of the server, fixed so that every round runs on the same processors. Source: our
+/// choice, the one that every machine has.
 const SERVER_PROCESSOR: usize = 0;
-/// Below those that the system gives out.
+/// First local port of the flows. Source: 10,000 flows end below the ephemeral ports of ip(7),
+/// 32768 to 60999.
 const FIRST_PORT: u16 = 10_000;
 const SCENARIO: &str = "name = \"one cable\"\nduration = \"1s\"\nvia = \"direct\"\n[[network]]\nname = \"wire\"\n[[workload]]\nkind = \"ping\"\ninterval = \"1s\"\n";

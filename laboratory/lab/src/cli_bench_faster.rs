@@ -1,37 +1,37 @@
-//! `hawser-lab bench faster`: what rules with `via = "faster"` make of random topologies, and what
-//! `hub = "faster"` does.
+//! `hawser-lab bench faster`: the effect of rules with `via = "faster"` in random topologies, and
+//! of `hub = "faster"`.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
 use hawser_terminal::say;
-use hawser_testbed::faster::{Through, Topology, Way};
+use hawser_testbed::faster::{DownloadRoute, Through, Topology};
 use hawser_testing::Postgres;
 use serde_json::json;
 
-use crate::ways::lab_options;
+use crate::systems::lab_options;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct FasterArgs {
-    /// How many topologies.
+    /// Number of topologies.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     topologies: u32,
-    /// The number of the first one.
+    /// Number of the first topology; with `--topologies`, it selects a range of the topologies of a
+    /// seed.
     #[arg(long, default_value_t = 0)]
     first: u32,
-    /// Seed of the topologies.
+    /// Seed of the random topologies.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How long the rule learns before anything is measured, seconds.
+    /// Time for which the rule learns before the measurement, seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     learn: u64,
-    /// How long is measured, seconds.
+    /// Duration of the measurement, seconds.
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// With two hubs: through which of them, in place of through the hub or past it. Needs
-    /// PostgreSQL.
+    /// Compares two hubs, instead of the hub and the direct route. Needs PostgreSQL.
     #[arg(long)]
     two_hubs: bool,
     /// Prints the result as JSON.
@@ -40,12 +40,17 @@ pub(crate) struct FasterArgs {
 }
 
 const HELP: &str = "\
-A topology has one to three networks of 3 to 50 Mbit/s and 2 to 60 ms, a hub behind 10 to 200 Mbit/s and 1 to 40 ms, and a server that is reached past
-the hub over 10 to 200 Mbit/s and 1 to 80 ms. A client downloads one file of 10 kB to 3 MB after the other, each over a connection of its own. Printed
-are the mean time of a download with each way, and that of the rule over that of the better one.
-With --two-hubs, there is a second hub behind a link of its own, and from either hub one of 10 to 200 Mbit/s and 1 to 80 ms to the server; the ways are each
-hub alone, and hub = \"faster\".
-In virtual time, where nothing that runs beside it matters: scripts/uml --virtual-time --memory 2G -- hawser-lab bench faster";
+A topology has one to three networks of 3 to 50 Mbit/s and 2 to 60 ms, a hub behind 10 to 200 \
+Mbit/s and 1 to 40 ms, and a server that is reached directly over 10 to 200 Mbit/s and 1 to 80 ms. \
+A client downloads files of 10 kB to 3 MB one after the other, each over a new connection. Prints \
+the mean time of a download over each route, and the ratio of the rule's time to that of the \
+better route.
+
+With --two-hubs, there is a second hub behind its own link, and each hub has a link of 10 to 200 \
+Mbit/s and 1 to 80 ms to the server. The compared routes are each hub alone and hub = \"faster\".
+
+In virtual time, unaffected by other load of the machine:
+  scripts/uml --virtual-time --memory 2G -- hawser-lab bench faster";
 
 /// Runs the command.
 ///
@@ -58,14 +63,14 @@ pub(crate) fn run(args: &FasterArgs) -> anyhow::Result<ExitCode> {
     for number in args.first..args.first + args.topologies {
         let topology = Topology::random(args.seed, number);
         let mut millis = Vec::new();
-        for (way, through) in Way::ALL.into_iter().zip(Through::ALL) {
+        for (route, through) in DownloadRoute::ALL.into_iter().zip(Through::ALL) {
             let mean = if args.two_hubs {
-                // Hubs of earlier runs would be further ones of the fleet.
+                // Every run has a new database, so that hubs of earlier runs do not join the fleet.
                 let database = Postgres::start();
                 let database = database.context("--two-hubs needs PostgreSQL (Debian: postgresql)")?;
                 topology.run_with_fleet(through, &database.url(), &options, times)?
             } else {
-                topology.run(way, &options, times)?
+                topology.run(route, &options, times)?
             };
             millis.push(mean.as_secs_f64() * 1e3);
         }

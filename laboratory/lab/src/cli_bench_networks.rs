@@ -1,5 +1,5 @@
-//! `hawser-lab bench networks`: what Hawser makes of several networks, beside the best of them, the
-//! kernel's MPTCP and their sum.
+//! `hawser-lab bench networks`: goodput of Hawser over several networks, compared with the best
+//! single network, the kernel's MPTCP and the sum of the networks' rates.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,32 +14,33 @@ use crate::bench_rows::{Benchmark, Machine, Row};
 use crate::committed;
 use crate::committed::Set;
 use crate::progress;
-use crate::ways::{self, lab_options};
+use crate::systems::{self, lab_options};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct NetworksArgs {
-    /// Scenario files, or names of the committed ones; by default all of those.
+    /// Scenario files or names of committed scenarios (`--list`) [default: all committed
+    /// scenarios].
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
-    /// How often each way runs, interleaved with the others.
+    /// Number of runs of each system, interleaved with the others.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// What runs inside in place of the scenarios' first workload.
+    /// Replaces the first workload of each scenario.
     #[arg(long, value_enum)]
     inside: Option<Inside>,
-    /// Replaces a field of every scenario, e.g. `--set workload.0.direction=up`.
+    /// Replaces a field of each scenario, e.g. `--set workload.0.direction=up`. May be repeated.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
-    /// Also runs another tool, by a command that starts one side of it (docs/manual/bench.md); may
-    /// be repeated.
+    /// Also measures another tool, whose COMMAND starts one of its two ends (docs/manual/bench.md).
+    /// May be repeated.
     #[arg(long = "tool", value_name = "NAME=COMMAND")]
     tools: Vec<Tool>,
-    /// Also runs every program of a directory in the same way, e.g. scripts/tools; those that miss
-    /// something here are left out with a line.
+    /// Also measures every tool in a directory, e.g. `scripts/tools`; tools that cannot run on this
+    /// machine are skipped with a message.
     #[arg(long = "tools", value_name = "DIR")]
     tools_of: Option<PathBuf>,
-    /// Writes a page with bars and curves there; it loads nothing.
+    /// Writes a self-contained HTML page with plots to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Prints the result as JSON.
@@ -53,12 +54,12 @@ pub(crate) struct NetworksArgs {
 /// A bulk transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Inside {
-    /// One TCP connection with CUBIC.
+    /// TCP connection with CUBIC.
     Tcp,
-    /// Sixteen of them.
+    /// Sixteen TCP connections with CUBIC.
     #[value(name = "16-tcp")]
     SixteenTcp,
-    /// One QUIC connection.
+    /// QUIC connection.
     Quic,
 }
 
@@ -81,7 +82,8 @@ impl Inside {
 }
 
 const HELP: &str = "\
-Runs in network namespaces with real sockets; needs root. One scenario takes its duration times ways times runs.
+Runs in network namespaces with real sockets; needs root. A scenario takes its duration, \
+multiplied by the number of systems and by the number of runs.
 
 Examples:
   sudo hawser-lab bench networks                               all committed scenarios: 25 minutes
@@ -92,7 +94,7 @@ Examples:
   sudo hawser-lab bench networks --tool 'ecmp=scripts/tools/ecmp'
   sudo hawser-lab bench networks --set workload.0.direction=up --json";
 
-/// Runs the command; 0 done, 64 a scenario that cannot be run.
+/// Runs the command; exit code 0 success, 64 a scenario that cannot be run.
 ///
 /// # Errors
 /// When the lab cannot be built or a run fails.
@@ -130,7 +132,7 @@ pub(crate) fn run(args: &NetworksArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs everything, with a line for each scenario as soon as it is known.
+/// Runs all measurements, and prints each scenario's line as soon as it is complete.
 fn measure(
     args: &NetworksArgs,
     scenarios: Vec<(String, Scenario, Vec<Via>)>,
@@ -140,12 +142,12 @@ fn measure(
     if !args.json {
         say!("{}", heading(args.runs, &options.tools))?;
     }
-    for (name, scenario, ways) in scenarios {
+    for (name, scenario, systems) in scenarios {
         let mut on_progress = |now: &Progress<'_>| {
             let share = now.elapsed.as_secs_f64() / now.duration.as_secs_f64().max(1e-9);
             progress::line(|| format!("{name}: {} {:.0} %", now.via.label(), share * 100.0));
         };
-        let comparison = hawser_testbed::compare(&scenario, &ways, args.runs, options, &mut on_progress)?;
+        let comparison = hawser_testbed::compare(&scenario, &systems, args.runs, options, &mut on_progress)?;
         progress::clear_line();
         let row = Row::new(name, &scenario, comparison);
         if !args.json {
@@ -156,7 +158,7 @@ fn measure(
     Ok(rows)
 }
 
-/// The tools that are asked for; of those of a directory, what runs here.
+/// Returns the requested tools; of a directory, only those that can run on this machine.
 fn tools(args: &NetworksArgs) -> anyhow::Result<Vec<Tool>> {
     let mut tools = args.tools.clone();
     if let Some(directory) = &args.tools_of {
@@ -173,7 +175,7 @@ fn tools(args: &NetworksArgs) -> anyhow::Result<Vec<Tool>> {
     Ok(tools)
 }
 
-/// The scenarios that are asked for, each with its ways.
+/// Returns the requested scenarios, each with the systems to measure.
 fn find(args: &NetworksArgs, tools: &[Tool]) -> Result<Vec<(String, Scenario, Vec<Via>)>, String> {
     let scenarios = SET.find(&args.scenarios, &args.settings)?.into_iter();
     scenarios
@@ -182,15 +184,15 @@ fn find(args: &NetworksArgs, tools: &[Tool]) -> Result<Vec<(String, Scenario, Ve
             if let (Some(inside), Some(first)) = (args.inside, scenario.workloads.first_mut()) {
                 *first = inside.workload(direction);
             }
-            let mut ways = ways_of(&name, &scenario)?;
-            ways.extend(tools.iter().map(|tool| Via::Tool(tool.name.clone())));
-            Ok((name, scenario, ways))
+            let mut systems = systems_of(&name, &scenario)?;
+            systems.extend(tools.iter().map(|tool| Via::Tool(tool.name.clone())));
+            Ok((name, scenario, systems))
         })
         .collect()
 }
 
-/// The scenario's own way, each network alone, and MPTCP where everything is TCP.
-fn ways_of(name: &str, scenario: &Scenario) -> Result<Vec<Via>, String> {
+/// Returns the scenario's own system, each network alone, and MPTCP if all workloads are TCP.
+fn systems_of(name: &str, scenario: &Scenario) -> Result<Vec<Via>, String> {
     let is_tcp = scenario
         .workloads
         .iter()
@@ -200,7 +202,7 @@ fn ways_of(name: &str, scenario: &Scenario) -> Result<Vec<Via>, String> {
     } else {
         Vec::new()
     };
-    ways::in_lab(name, scenario, true, &versus)
+    systems::in_lab(name, scenario, true, &versus)
 }
 
 fn heading(runs: u32, tools: &[Tool]) -> String {
@@ -237,7 +239,7 @@ mod tests {
     #[test]
     fn each_network_and_mptcp_stand_beside_hawser() {
         let all = SET.find(&["four".to_owned()], &[]).expect("a scenario");
-        let labels: Vec<String> = ways_of(&all[0].0, &all[0].1)
+        let labels: Vec<String> = systems_of(&all[0].0, &all[0].1)
             .expect("legal")
             .iter()
             .map(Via::label)

@@ -1,4 +1,4 @@
-//! `hawser-lab bench traces`: pairs of recorded networks in the simulator.
+//! `hawser-lab bench traces`: simulated pairs of recorded networks.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -19,16 +19,16 @@ use crate::trace_pairs::{self, Pair};
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct TracesArgs {
-    /// Where the recordings are: X_wifi.csv beside X_cellular.csv, and X.down with X.up.
+    /// Directory of the recordings: pairs of X_wifi.csv and X_cellular.csv, or of X.down and X.up.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// The longest run, in seconds; shorter recordings run once.
+    /// Maximum duration of a run, in seconds; shorter recordings run once.
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(2..=3600))]
     seconds: u64,
-    /// A call and a video beside the transfer, and how late and complete they are.
+    /// Adds a call and a video to the transfer, and reports their delay and loss.
     #[arg(long)]
     live: bool,
-    /// How many runs at once; by default one for each core.
+    /// Maximum number of concurrent runs [default: number of cores].
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Prints the result as JSON.
@@ -37,15 +37,17 @@ pub(crate) struct TracesArgs {
 }
 
 const HELP: &str = "\
-Runs one CUBIC transfer over every pair, in virtual time: through Hawser, over each network alone, and by multipath TCP.
-Wi-Fi has 10 ms one way, everything else 30 ms; queues hold 100 ms at the mean rate. One recording of a network is both its
-directions. X.down and X.up are one network, and every two of those are a pair, down and up.
+Runs one CUBIC transfer over every pair of networks, in virtual time: through Hawser, over each \
+network alone, and by multipath TCP. The one-way delay is 10 ms for Wi-Fi and 30 ms for other \
+networks. Queues hold 100 ms at the mean rate. A CSV recording is used for both directions of its \
+network. X.down and X.up are the directions of one network, and every two such networks are a \
+pair.
 
 Examples:
   hawser-lab bench traces recordings
   hawser-lab bench traces recordings --live --json";
 
-/// Runs the command; 0 done, 64 a directory without pairs.
+/// Runs the command; exit code 0 success, 64 a directory without pairs.
 ///
 /// # Errors
 /// When a run fails.
@@ -78,7 +80,7 @@ fn on_all_cores<R: Send>(
     });
     bar.finish_and_clear();
     let rows = results.into_iter().zip(pairs).map(|(result, pair)| {
-        let result = result.context("a run was not begun")?;
+        let result = result.context("a run was not started")?;
         let row = result.map_err(|panic| anyhow!(panic)).and_then(|row| row);
         row.with_context(|| pair.name.clone())
     });
@@ -104,16 +106,16 @@ fn print<R: Serialize>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// One pair with a transfer. Units: goodput in bit/s.
+/// Results of one pair with a transfer. Units: goodput in bit/s.
 #[derive(Debug, Serialize)]
 struct Row {
     pair: String,
     direction: &'static str,
     hawser_bps: f64,
-    /// Each network alone.
+    /// Goodput of each network alone.
     single_bps: [f64; 2],
     mptcp_bps: f64,
-    /// What the recordings can carry, headers included.
+    /// Sum of the recordings' rates, headers included.
     sum_bps: f64,
     of_best: f64,
     of_sum: f64,
@@ -121,7 +123,7 @@ struct Row {
 
 impl Row {
     fn measure(pair: &Pair, most: Duration) -> anyhow::Result<Self> {
-        let [hub, first, second, mptcp] = pair.ways();
+        let [hub, first, second, mptcp] = pair.systems();
         let goodput = |via: &Via| anyhow::Ok(report(&pair.bulk(via, most))?.goodput_bps.total);
         let (hawser_bps, single_bps) = (goodput(&hub)?, [goodput(&first)?, goodput(&second)?]);
         let sum_bps = pair.sum(most).as_bps() as f64;
@@ -166,8 +168,8 @@ fn medians(rows: &[Row]) -> String {
     line("of best", |row| row.of_best) + &line("of sum", |row| row.of_sum)
 }
 
-/// One pair with a call and a video, beside a transfer through Hawser and alone on the better
-/// network.
+/// Results of one pair with a call and a video: with a transfer through Hawser, and without the
+/// transfer on the network that delays each flow less.
 #[derive(Debug, Serialize)]
 struct LiveRow {
     pair: String,
@@ -177,20 +179,20 @@ struct LiveRow {
     hawser_bps: f64,
 }
 
-/// A flow that cannot wait.
+/// Delay and loss of a real-time flow. Units: milliseconds; loss is a share.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Live {
-    /// Through Hawser, beside the transfer.
+    /// Through Hawser, with the transfer.
     delay_p99_ms: f64,
     loss: f64,
-    /// On whichever network alone has less, without the transfer.
+    /// Delay without the transfer, on the network alone that delays the flow less.
     idle_delay_p99_ms: f64,
     idle_loss: f64,
 }
 
 impl LiveRow {
     fn measure(pair: &Pair, most: Duration) -> anyhow::Result<Self> {
-        let [hub, first, second, _] = pair.ways();
+        let [hub, first, second, _] = pair.systems();
         let loaded = report(&pair.live(&hub, most, false))?;
         let idle = [
             report(&pair.live(&first, most, true))?,
@@ -214,8 +216,8 @@ impl LiveRow {
         Ok(Self {
             pair: pair.name.clone(),
             direction: label(pair.direction),
-            call: flow(0).context("the call found nothing")?,
-            video: flow(1).context("the video found nothing")?,
+            call: flow(0).context("the call has no result")?,
+            video: flow(1).context("the video has no result")?,
             hawser_bps: loaded.goodput_bps.workloads.first().copied().unwrap_or(0.0),
         })
     }
@@ -241,7 +243,7 @@ impl LiveRow {
     }
 }
 
-/// Delay and loss of the `n`-th flow of datagrams.
+/// Returns delay and loss of the `n`-th datagram flow.
 fn datagrams(report: &Report, n: usize) -> Option<(f64, f64)> {
     let mut found = report.workloads.iter().filter_map(|finding| {
         let Finding::Udp {

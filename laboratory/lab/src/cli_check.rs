@@ -1,4 +1,4 @@
-//! `hawser-lab check`.
+//! `hawser-lab check`: validates a scenario file.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use hawser_terminal::checked;
 use hawser_testbed::read_scenario;
 
-/// Tests a scenario, and touches nothing.
+/// Checks a scenario file without running it.
 ///
-/// Says file, line and remedy of the first error, and exits with 64 then. `hawser check` does so
-/// for configurations.
+/// Prints file, line and remedy of the first error, and exits with 64 if there is one. `hawser
+/// check` does the same for configurations.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// The scenario, a TOML file.

@@ -1,4 +1,4 @@
-//! `hawser-lab compare`: published ideas against each other.
+//! `hawser-lab compare`: comparison of published algorithms.
 
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -9,33 +9,34 @@ use hawser_experiments::parallel;
 use crate::progress;
 use hawser_terminal::{say, unknown};
 
-/// Lets published ideas, and what Hawser does, compete under the same conditions in the simulator.
+/// Compares published algorithms and Hawser with each other under the same conditions, in virtual
+/// time.
 ///
-/// Prints Markdown: a table for each measure, medians over the seeds with extremes, and ratios.
-/// docs/notebook holds what came of it.
+/// Prints Markdown: one table per measure with medians over the seeds, extremes and ratios.
+/// docs/notebook contains the conclusions.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareArgs {
-    /// Which comparisons; by default all.
+    /// Names of the comparisons (`--list`) [default: all].
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// At how many seeds each contender runs in each condition.
+    /// Number of seeds for each system in each condition.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
-    /// Lists what can be compared, and runs nothing.
+    /// Lists the comparisons and runs nothing.
     #[arg(long)]
     list: bool,
-    /// How many runs at once; by default one for each core.
+    /// Maximum number of concurrent runs [default: number of cores].
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 }
 
-/// Runs the command; 0 done, 2 nothing has that name.
+/// Runs the command; exit code 0 success, 2 an unknown name.
 ///
 /// # Errors
-/// Never but when JSON cannot be written.
+/// When JSON cannot be written.
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let known = |name: &String| COMPARISONS.iter().any(|comparison| comparison.name() == name);
     if let Some(name) = args.names.iter().find(|name| !known(name)) {

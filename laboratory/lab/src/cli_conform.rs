@@ -1,4 +1,4 @@
-//! `hawser-lab conform`: the simulator held against real packets, scenario by scenario.
+//! `hawser-lab conform`: comparison of the simulator with real packets.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -15,28 +15,29 @@ use crate::cli_uml;
 use crate::committed;
 use crate::committed::Set;
 use crate::progress;
-use crate::ways::lab_options;
+use crate::systems::lab_options;
 
-/// Runs scenarios in the simulator and in the lab, and prints the goodput of both side by side.
+/// Compares the simulator with the lab, by running the same scenarios in both.
 ///
-/// Exits with 1 when the medians of a scenario differ by more than a tenth.
+/// Prints the goodput of both. Exits with 1 if the medians of a scenario differ by more than 10 %.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct ConformArgs {
-    /// Scenario files, or names of the committed ones; by default all of those.
+    /// Scenario files or names of committed scenarios (`--list`) [default: all committed
+    /// scenarios].
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
-    /// How often each scenario runs in each world, each time with the next seed.
+    /// Number of runs of each scenario in the simulator and in the lab, each with the next seed.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
-    /// Runs the simulator only, which needs neither root nor time; nothing is judged.
+    /// Runs the simulator only: without root, in a few seconds, and without a verdict.
     #[arg(long)]
     sim_only: bool,
-    /// Takes the committed scenarios whose last hop is on the air, with real 802.11 stacks in a
-    /// kernel of their own (`hawser-lab uml`), in virtual time: no root.
+    /// Selects the committed scenarios with 802.11 links, and runs them on real 802.11 stacks in a
+    /// separate kernel (`hawser-lab uml`), in virtual time and without root.
     #[arg(long, conflicts_with = "sim_only")]
     air: bool,
     /// Lists the committed scenarios and runs nothing.
@@ -46,12 +47,12 @@ pub(crate) struct ConformArgs {
 
 const HELP: &str = "\
 Examples:
-  sudo hawser-lab conform                          all committed scenarios, three runs each: seven minutes
-  sudo hawser-lab conform hub-delays my.toml       one of them and one of your own
-  hawser-lab conform --air                         networks on the air, with real 802.11 stacks
-  hawser-lab conform --sim-only --json             the simulator's half, for machines";
+  sudo hawser-lab conform                      all committed scenarios, three runs: twelve minutes
+  sudo hawser-lab conform hub-delays my.toml   one of them and one of your own
+  hawser-lab conform --air                     Wi-Fi networks, with real 802.11 stacks
+  hawser-lab conform --sim-only --json         only the simulator, output for programs";
 
-/// Runs the command; 0 everything agrees, 1 something does not, 64 a scenario that cannot be run.
+/// Runs the command; exit code 0 all agree, 1 some differ, 64 a scenario that cannot be run.
 ///
 /// # Errors
 /// When the lab cannot be built or a run fails.
@@ -97,7 +98,7 @@ pub(crate) fn run(args: &ConformArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The same command in a kernel with as many cards as a scenario wants.
+/// Runs the same command in a kernel with the largest number of cards that a scenario needs.
 fn in_kernel(args: &ConformArgs, scenarios: &[(String, Scenario)]) -> anyhow::Result<ExitCode> {
     let mut kernel = Kernel::find()?;
     let wanted = scenarios.iter().map(|(_, scenario)| cards_wanted(scenario));
@@ -132,19 +133,19 @@ fn compare(name: &str, scenario: &Scenario, runs: u32, lab: Option<&Options>) ->
     Ok(Row::new(name, scenario, simulated, measured))
 }
 
-/// All scenarios of one call.
+/// Results of all scenarios of one call.
 #[derive(Debug, Serialize)]
 struct Conformity {
     version: u32,
     runs: u32,
-    /// The largest difference of a ratio from one that agrees.
+    /// Maximum deviation of `ratio` from 1.
     tolerance: f64,
-    /// How many scenarios differ by more.
+    /// Number of scenarios whose `ratio` deviates more.
     beyond: usize,
     scenarios: Vec<Row>,
 }
 
-/// One scenario in both worlds. Units: goodput in bit/s.
+/// Results of one scenario in simulator and lab. Units: goodput in bit/s.
 #[derive(Debug, Serialize)]
 struct Row {
     scenario: String,
@@ -153,7 +154,7 @@ struct Row {
     lab: Option<Spread>,
     sim_runs: Vec<f64>,
     lab_runs: Vec<f64>,
-    /// Median over median, the simulator's first; `None` without the lab.
+    /// Simulator's median divided by the lab's; `None` without the lab.
     ratio: Option<f64>,
     agrees: Option<bool>,
 }
@@ -162,7 +163,7 @@ impl Row {
     fn new(name: &str, scenario: &Scenario, sim_runs: Vec<f64>, lab_runs: Vec<f64>) -> Self {
         let (sim, lab) = (Spread::of(sim_runs.clone()), Spread::of(lab_runs.clone()));
         let ratio = match (sim, lab) {
-            // A lab in which nothing arrives agrees only with a simulator in which nothing does.
+            // Equal medians agree, also when both are zero.
             (Some(sim), Some(lab)) if sim.median == lab.median => Some(1.0),
             (Some(sim), Some(lab)) => Some(sim.median / lab.median.max(1.0)),
             (Some(_) | None, None) | (None, Some(_)) => None,
@@ -262,7 +263,7 @@ const SET: Set = Set {
     listed_by: "hawser-lab conform --list",
 };
 
-/// Those on the air.
+/// The committed scenarios with 802.11 links.
 const AIR: Set = Set {
     directory: "air",
     scenarios: committed!["air":
@@ -279,8 +280,8 @@ const AIR: Set = Set {
     listed_by: "hawser-lab conform --air --list",
 };
 
-/// What a user may rely on: a choice between two ways that differ by more is the same in both
-/// worlds.
+/// Tolerance of the ratio. Source: a choice between two systems whose results differ by more is the
+/// same in simulator and lab.
 const TOLERANCE: f64 = 0.1;
 
 #[cfg(test)]

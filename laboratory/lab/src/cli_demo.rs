@@ -1,4 +1,4 @@
-//! `hawser-lab demo`: what Hawser does, seen in two minutes.
+//! `hawser-lab demo`: a demonstration of two minutes.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -11,54 +11,56 @@ use hawser_testbed::demo::neighbours::{self, Modems};
 use hawser_testbed::demo::{self, DemoProgress, simulated};
 use hawser_testbed::{Options, check_tun};
 
-use crate::ways::lab_options;
+use crate::systems::lab_options;
 use crate::{five_page, trace_pairs};
 
-/// Downloads a file over three emulated networks, alone and together, and draws what happened.
+/// Downloads a file over three emulated networks with Hawser, and draws a picture of the result.
 ///
-/// With `--neighbours`: over the own modem, alone and with those of two neighbours, of whom one
-/// comes meanwhile and the other leaves without a word.
+/// With --neighbours, downloads over the own modem alone, and then with the modems of two
+/// neighbours. During the download one neighbour joins, and the other leaves without notice.
 ///
-/// Where the machine allows no namespaces or no TUN interface, as in a container, the download is
-/// simulated, and the report says so.
+/// If the machine permits no network namespaces or no TUN interface, as in a container, the
+/// download is simulated, and the report states this.
 ///
-/// With `--five`: one upload and a call over four modems and a Starlink-like path, while paths die
-/// and return; then over the kernel's MPTCP and over the best path alone.
+/// With --five, sends an upload and a call over four modems and a path like Starlink while paths
+/// fail and return. The same runs over the kernel's MPTCP and over the best path alone are
+/// compared.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// Where picture and report go.
+    /// Output directory of the picture and the report.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
-    /// What one download fetches, in megabytes; 75, and 60 with neighbours.
+    /// Size of one download, in megabytes [default: 75, with --neighbours 60].
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=100))]
     size: Option<u64>,
-    /// Shows what neighbours' modems are worth.
+    /// Demonstrates the gain from the modems of two neighbours.
     #[arg(long)]
     neighbours: bool,
-    /// The modems keep their rates, which otherwise wander as those of moving LTE users do.
+    /// Keeps the modems' rates constant; by default they vary as those of moving LTE users do.
     #[arg(long, requires = "neighbours")]
     constant: bool,
-    /// Shows an upload and a call over five networks: three minutes.
+    /// Demonstrates an upload and a call over five networks; takes three minutes.
     #[arg(long, conflicts_with_all = ["neighbours", "size"])]
     five: bool,
-    /// Recorded modems in place of made ones: every X.down with X.up, the first four by name.
+    /// Replaces the synthetic modems by recordings: the first four pairs of X.down and X.up, by
+    /// name.
     #[arg(long, value_name = "DIR", requires = "five")]
     recordings: Option<PathBuf>,
-    /// How often each way of the five networks runs, interleaved with the others.
+    /// Number of runs of each system over the five networks; runs of the systems are interleaved.
     #[arg(long, value_name = "N", requires = "five", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
-    /// Simulates the download in virtual time: no root, no interfaces, the same result every time.
+    /// Simulates the download in virtual time: without root or interfaces, and reproducible.
     #[arg(long, conflicts_with_all = ["neighbours", "five", "keep"])]
     simulated: bool,
-    /// Replaces a field of the five networks' scenario, e.g. `--set duration=20s`.
+    /// Replaces a field of the scenario of `--five`, e.g. `--set duration=20s`. May be repeated.
     #[arg(long = "set", value_name = "FIELD=VALUE", requires = "five")]
     settings: Vec<String>,
-    /// Keeps configurations and logs of the daemons there.
+    /// Keeps the daemons' configurations and logs in this directory.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 }
 
-/// Runs the command; 0 done, 1 failed while running.
+/// Runs the command; exit code 0 success, 1 failure while running.
 ///
 /// # Errors
 /// When the lab cannot be built, a download fails, or the report cannot be written.
@@ -66,7 +68,7 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     if args.five {
         return run_five(&args);
     }
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
     let options = match real_packets(&args) {
         Ok(options) => options,
         Err(error) if args.neighbours || args.keep.is_some() => return Err(error),
@@ -90,7 +92,7 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         } else {
             Modems::Wandering
         };
-        let options = options.context("neighbours need real packets")?;
+        let options = options.context("the demonstration of neighbours runs with real packets only")?;
         (
             "neighbours",
             neighbours::run(size, modems, &options, &mut on_progress)?,
@@ -127,10 +129,10 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prepares for real packets; `None` where they are not wanted.
+/// Prepares for real packets; returns `None` with `--simulated`.
 ///
 /// # Errors
-/// What this machine does not allow.
+/// When this machine lacks a permission or a device.
 fn real_packets(args: &DemoArgs) -> anyhow::Result<Option<Options>> {
     if args.simulated {
         return Ok(None);
@@ -146,7 +148,7 @@ fn run_five(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         Ok(five) => five,
         Err(problem) => return Ok(refuse(format!("{problem:#}"))),
     };
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
     let options = lab_options(args.keep.as_deref())?;
     let best = &five.scenario.networks[five.best()].name;
     say!(
@@ -173,7 +175,7 @@ fn run_five(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The lines that change while a download runs; without a terminal, one line for each download.
+/// Progress display: redrawn while a download runs; without a terminal, one line per download.
 struct Screen {
     is_terminal: bool,
     lines: usize,
@@ -198,7 +200,7 @@ impl Screen {
         if self.is_terminal {
             self.draw(&frame(progress));
         } else if is_new {
-            // Its pages are wanted even where nobody looks on.
+            // A failed write does not stop the demonstration, because its pages are still wanted.
             let _ = say!(
                 "{} of {}: {} ...",
                 progress.step.0 + 1,
@@ -218,11 +220,11 @@ impl Screen {
         }
         self.lines = lines.len();
         let _ = show!("{out}");
-        // A terminal that is gone ends the command by its signal.
+        // If the terminal is closed, its signal ends the command.
         let _ = std::io::stdout().flush();
     }
 
-    /// What is shown stays; the next lines go below.
+    /// Leaves the last frame on the screen, so that the next lines follow below.
     fn leave(&mut self) {
         self.lines = 0;
     }
@@ -262,6 +264,8 @@ fn bar(share: f64, colour: &str) -> String {
     )
 }
 
+/// Width of a bar. Source: our choice, so that a line fits into 80 characters. Units: characters.
 const BAR: usize = 30;
-/// The most that a network of the demonstration carries.
+/// Rate of a full bar, the highest of a network of the demonstration. Source: the maximum of the
+/// LTE-like network (`demo/lte.rs` of `hawser-testbed`). Units: bit/s.
 const FULL_BAR_BPS: f64 = 40e6;

@@ -15,64 +15,66 @@ use crate::progress;
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct FleetArgs {
-    /// How many clients there are.
+    /// Number of clients.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     clients: u32,
-    /// How many hubs there are, in turn in each region.
+    /// Number of hubs; each is assigned to the next region in turn.
     #[arg(long, value_name = "N", default_value_t = 20)]
     hubs: u16,
-    /// How many regions there are.
+    /// Number of regions, at most that of hubs.
     #[arg(long, value_name = "N", default_value_t = 5)]
     regions: u16,
-    /// For how many days.
+    /// Simulated time, in days, at most 366; fractions are permitted, e.g. `0.5`.
     #[arg(long, value_name = "DAYS", default_value_t = 1.0)]
     days: f64,
-    /// How often each hub fails in a day, for 5 min in the mean.
+    /// Failures of each hub per day; a failure lasts 5 min on average.
     #[arg(long, value_name = "RATE", default_value_t = 1.0)]
     hub_failures: f64,
-    /// How often all hubs of a region fail at once in a day, for 10 min in the mean.
+    /// Failures of each region per day, which affect all its hubs; a failure lasts 10 min on
+    /// average.
     #[arg(long, value_name = "RATE", default_value_t = 0.2)]
     region_failures: f64,
-    /// How often the database fails in a day, for 2 min in the mean.
+    /// Failures of the database per day; a failure lasts 2 min on average.
     #[arg(long, value_name = "RATE", default_value_t = 2.0)]
     store_failures: f64,
-    /// How often each hub is drained in a day, for 10 min.
+    /// Drains of each hub per day; a drain lasts 10 min.
     #[arg(long, value_name = "RATE", default_value_t = 0.5)]
     drains: f64,
-    /// How often a client goes to another region in a day.
+    /// Number of times per day that a client moves to another region.
     #[arg(long, value_name = "RATE", default_value_t = 0.5)]
     moves: f64,
-    /// How often a client starts anew in a day.
+    /// Number of times per day that a client restarts.
     #[arg(long, value_name = "RATE", default_value_t = 2.0)]
     starts: f64,
-    /// Handshakes that a hub takes in a second.
+    /// Handshakes that a hub can process per second.
     #[arg(long, value_name = "RATE", default_value_t = 1_000.0)]
     handshakes: f64,
-    /// The share of packets of handshakes that are lost, 0 to 1.
+    /// Loss probability of packets of handshakes, 0 to 0.9.
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     loss: f64,
-    /// The first seed.
+    /// Seed of the first run; each further run uses the next seed.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How many runs, of a seed each.
+    /// Number of runs.
     #[arg(long, value_name = "N", default_value_t = NonZeroUsize::MIN)]
     runs: NonZeroUsize,
-    /// How many runs at once; by default one for each core.
+    /// Maximum number of concurrent runs [default: number of cores].
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Prints the results as JSON, an object for each run.
+    /// Prints the results as JSON, one object per run.
     #[arg(long)]
     json: bool,
 }
 
 const HELP: &str = "\
-Clients decide with the daemon's own machine: which hub they use, when they ask others, when they change. An outage is a
-time in which nobody carries a client's packets while a hub would let it in. The same seed gives the same result.
+The clients run the daemon's own machine, which chooses the hub, asks other hubs and changes \
+between them. An outage is a time in which no hub forwards a client's packets although a hub would \
+admit the client. The same seed gives the same result.
 
   hawser-lab fleet --clients 100000
   hawser-lab fleet --clients 500 --hubs 6 --hub-failures 24 --runs 50 --json | jq .outages.max";
 
-/// Runs the command; 0 done, 64 a fleet that cannot be.
+/// Runs the command; exit code 0 success, 64 an impossible fleet.
 ///
 /// # Errors
 /// When nothing can be printed.

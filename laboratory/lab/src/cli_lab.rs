@@ -1,4 +1,4 @@
-//! `hawser-lab lab`: a scenario on real packets.
+//! `hawser-lab lab`: runs a scenario on real packets.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,36 +8,37 @@ use hawser_netem::scenario::Scenario;
 use hawser_testbed::{Progress, read_scenario};
 
 use crate::progress;
-use crate::ways::{self, lab_options};
+use crate::systems::{self, lab_options};
 use hawser_terminal::{refuse, say, show};
 
 /// Runs a scenario with real kernel sockets and emulated networks.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LabArgs {
-    /// The scenario, a TOML file.
+    /// Scenario file, TOML.
     pub(crate) scenario: PathBuf,
-    /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set via=mptcp`.
+    /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set via=mptcp`. May be repeated.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     pub(crate) settings: Vec<String>,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
-    /// Also runs every network alone, interleaved.
+    /// Also runs each network alone, interleaved with the scenario's own system.
     #[arg(long)]
     pub(crate) compare: bool,
-    /// Also runs this way (hub, direct, direct-mptcp, mptcp, single:NETWORK), interleaved.
+    /// Also runs this system (hub, direct, direct-mptcp, peer, repeater, mptcp or single:NETWORK),
+    /// interleaved with the others. May be repeated.
     #[arg(long = "vs", value_name = "VIA")]
     pub(crate) versus: Vec<String>,
-    /// Runs every way N times, each round with the next seed, and prints medians.
+    /// Runs each system N times, each round with the next seed, and prints medians.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Keeps configurations and logs of the daemons there.
+    /// Keeps the daemons' configurations and logs in this directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
 }
 
 impl LabArgs {
-    /// The command line that says the same.
+    /// Returns the equivalent command line.
     pub(crate) fn words(&self) -> Vec<OsString> {
         let mut words = vec![self.scenario.clone().into_os_string()];
         for (name, values) in [("--set", &self.settings), ("--vs", &self.versus)] {
@@ -58,7 +59,8 @@ impl LabArgs {
     }
 }
 
-/// Runs the command; 0 done, 1 failed while running, 64 a scenario that cannot be run.
+/// Runs the command; exit code 0 success, 1 failure while running, 64 a scenario that cannot be
+/// run.
 ///
 /// # Errors
 /// When the lab cannot be built or a run fails.
@@ -68,18 +70,18 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Ok(refuse(error)),
     };
     let file = args.scenario.display();
-    let ways = match ways::in_lab(file, &scenario, args.compare, &args.versus) {
-        Ok(ways) => ways,
+    let systems = match systems::in_lab(file, &scenario, args.compare, &args.versus) {
+        Ok(systems) => systems,
         Err(problem) => return Ok(refuse(problem)),
     };
     let options = lab_options(args.keep.as_deref())?;
     let mut on_progress = |now: &Progress<'_>| progress::line(|| describe(&scenario, now));
-    if ways.len() == 1 && args.runs == 1 {
-        let report = hawser_testbed::run(&scenario, &ways[0], &options, &mut on_progress)?;
+    if systems.len() == 1 && args.runs == 1 {
+        let report = hawser_testbed::run(&scenario, &systems[0], &options, &mut on_progress)?;
         progress::clear_line();
         print(args.json, || serde_json::to_string(&report), &report.to_text())?;
     } else {
-        let comparison = hawser_testbed::compare(&scenario, &ways, args.runs, &options, &mut on_progress)?;
+        let comparison = hawser_testbed::compare(&scenario, &systems, args.runs, &options, &mut on_progress)?;
         progress::clear_line();
         print(
             args.json,
@@ -99,7 +101,7 @@ fn print(as_json: bool, json: impl FnOnce() -> serde_json::Result<String>, text:
     Ok(())
 }
 
-/// What a run does now: the way, the time, and goodput by network in Mbit/s.
+/// Returns a progress line of a run: system, time, and goodput per network in Mbit/s.
 fn describe(scenario: &Scenario, now: &Progress<'_>) -> String {
     let networks: Vec<String> = scenario
         .networks

@@ -1,4 +1,4 @@
-//! `hawser-lab medium`: the air between a kernel's simulated Wi-Fi cards.
+//! `hawser-lab medium`: the medium between a kernel's simulated Wi-Fi cards.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -12,31 +12,33 @@ use hawser_netem::air::{MediumConfig, RateControl, Signal, StationConfig};
 use hawser_terminal::say;
 use hawser_testbed::Medium;
 
-/// Is the air between the simulated Wi-Fi cards of this kernel until it is stopped: rates, airtime,
-/// collisions, loss and retries as in `sim`, under real 802.11 stacks.
+/// Emulates the medium between the simulated Wi-Fi cards of this kernel (mac80211_hwsim).
 ///
-/// For `scripts/radio-world --air`, in virtual time. Prints a line when it has begun, and one with
-/// counters at the end.
+/// Runs until it is stopped. Rates, airtime, collisions, loss and retries are those of `sim`, under
+/// real 802.11 stacks.
+///
+/// Started by `scripts/radio-world --air`, in virtual time. Prints one line at the start, and one
+/// with counters at the end.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MediumArgs {
-    /// Generation of all cards: a, b, g or n (one stream of 20 MHz, 16 frames in one
-    /// transmission).
+    /// Generation of all cards: a, b, g or n (n: one spatial stream of 20 MHz, aggregates of 16
+    /// frames).
     #[arg(long, default_value = "g", value_parser = standard)]
     standard: Standard,
-    /// The one rate of all cards, in Mbit/s; without it they choose by what is delivered.
+    /// Fixed rate of all cards, in Mbit/s; without it, rate control chooses by delivery.
     #[arg(long, value_name = "MBPS")]
     rate: Option<f64>,
-    /// Probability that one attempt of a frame cannot be read.
+    /// Probability, 0 to 1, that one transmission attempt of a frame is lost.
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability)]
     loss: f64,
-    /// Between two cards by number, from 0: received power in dBm, over a noise floor of -95 dBm,
-    /// such as `0:2=-78`; loss follows from rate and length.
+    /// Received power between two cards, numbered from 0, in dBm over a noise floor of -95 dBm,
+    /// e.g. `0:2=-78`; the loss follows from power, rate and frame length. May be repeated.
     #[arg(long = "power", value_name = "A:B=DBM", allow_hyphen_values = true)]
     powers: Vec<Power>,
-    /// Every card reads the data of others too, as monitor interfaces need it.
+    /// Lets each card receive data frames for other cards, as monitor interfaces require.
     #[arg(long)]
     overhear: bool,
-    /// Where the random numbers begin.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -78,10 +80,10 @@ fn probability(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "write a number from 0 to 1".into())
 }
 
-/// Runs the command; 0 done, 1 failed while running, 2 a rate that the standard does not have.
+/// Runs the command; exit code 0 success, 1 failure while running, 2 a rate outside the standard.
 ///
 /// # Errors
-/// When the kernel has no simulated cards, or does not give their medium away.
+/// When the kernel has no simulated cards, or does not permit control of their medium.
 pub(crate) fn run(args: &MediumArgs) -> anyhow::Result<ExitCode> {
     let rates = args.standard.rates();
     let fixed = match args.rate {
@@ -121,7 +123,7 @@ pub(crate) fn run(args: &MediumArgs) -> anyhow::Result<ExitCode> {
         strangers: Vec::new(),
         overlaps: Vec::new(),
     };
-    shutdown::catch_signals().context("cannot catch signals")?;
+    shutdown::catch_signals().context("cannot install signal handlers")?;
     let mut medium = Medium::take_over(config, args.seed)?;
     say!("on the air")?;
     let counters = medium.carry(&AtomicBool::new(false))?;
@@ -135,7 +137,7 @@ pub(crate) fn run(args: &MediumArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the kernel calls the simulated card of that number.
+/// Returns the hardware address that the kernel gives the simulated card of this number.
 fn card(number: u8) -> [u8; 6] {
     [0x42, 0, 0, 0, number, 0]
 }

@@ -1,4 +1,4 @@
-//! `hawser-lab oracle`: the best that any scheduler could have done.
+//! `hawser-lab oracle`: upper bound of goodput, lower bound of delay.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,28 +11,29 @@ use hawser_testbed::read_scenario;
 use hawser_units::Rate;
 use serde_json::json;
 
-/// Prints the most that any scheduler could have delivered over the networks of a scenario.
+/// Prints the maximum goodput that any scheduler could deliver over the networks of a scenario.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct OracleArgs {
-    /// Scenarios, TOML files; a line for each.
+    /// Scenario files, TOML; one line is printed per file.
     #[arg(required = true)]
     scenarios: Vec<PathBuf>,
-    /// Replaces a field of each, e.g. `--set network.1.down.delay=80ms`.
+    /// Replaces a field of each scenario, e.g. `--set network.1.down.delay=80ms`. May be repeated.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
-    /// Prints the earliest arrival of the datagrams of each UDP flow and video in place of goodput.
+    /// Prints the earliest possible arrival of the datagrams of each UDP flow, video and capture,
+    /// instead of goodput.
     #[arg(long)]
     delay: bool,
-    /// Prints the results as JSON, one object for each.
+    /// Prints the results as JSON, one object per scenario.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs the command; 0 done, 64 a scenario that cannot be read or has no bound.
+/// Runs the command; exit code 0 success, 64 a scenario that cannot be read or has no bound.
 ///
 /// # Errors
-/// When nothing can be printed.
+/// When the output cannot be written.
 pub(crate) fn run(args: &OracleArgs) -> anyhow::Result<ExitCode> {
     for file in &args.scenarios {
         let scenario = match read_scenario(file, &args.settings) {
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &OracleArgs) -> anyhow::Result<ExitCode> {
             let bounds = oracle::delay::bound_delays(&scenario, &scenario.via);
             let Some(bounds) = bounds.filter(|bounds| !bounds.is_empty()) else {
                 return Ok(refuse(format!(
-                    "{}: no bound of delay is known: it needs a udp or video workload, and networks that are \
+                    "{}: no bound of delay is known: it needs a udp, video or capture workload, and networks that are \
                      neither on the air nor shared nor a neighbour's",
                     file.display()
                 )));
@@ -103,7 +104,7 @@ fn print(scenario: &Scenario, all: Rate, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the bound of each flow of datagrams.
+/// Prints the bound of each datagram flow.
 fn print_delays(scenario: &Scenario, bounds: &[Earliest], as_json: bool) -> anyhow::Result<()> {
     if as_json {
         let flows: Vec<_> = bounds
@@ -140,22 +141,23 @@ fn print_delays(scenario: &Scenario, bounds: &[Earliest], as_json: bool) -> anyh
 }
 
 const HELP: &str = "\
-A bound by calculation, for the time after the warm-up: every network is kept full by somebody who knows all future
-rates, delays, losses and outages; packets carry the tunnel's framing (40 bytes, and IP and UDP), or that of plain TCP
-where the scenario's way is mptcp or single; random loss counts by its mean; slow start from ten packets over the
-network with the least round trip bounds the beginning. \"As streams\": the same for connections that the tunnel splits,
-which have 2 bytes more of framing and no slow start: every network is full from the moment that the request has
-reached the far end. Left out, so that no scheduler reaches all of it: congestion
-control after slow start, acknowledgements, retransmissions, jitter, other traffic. The simulator's reports hold each run
-against it (`share_of_oracle`, \"of oracle\").
+Calculates an upper bound for the time after the warm-up. The assumed scheduler knows all future \
+rates, delays, losses and outages, and keeps every network full. Packets have the framing of the \
+tunnel (40 bytes, and IP and UDP), or that of plain TCP if via is mptcp or single. Random loss \
+counts with its mean. The bound begins with slow start from ten packets over the network with the \
+shortest round trip. \"As streams\" is the bound for connections that the tunnel splits: they have \
+2 more bytes of framing and no slow start, so every network is full from the arrival of the \
+request at the far end. The bound ignores congestion control after slow start, acknowledgements, \
+retransmissions, jitter and other traffic, so no scheduler reaches it. Reports of the simulator \
+compare each run with it (`share_of_oracle`, \"of oracle\").
 
-`--delay`: for each UDP flow and video, as if it were alone and always first, the arrival of its
-datagrams over the networks where each is there first, with all that will happen known.
-Percentages are of what was sent. Later than 2 s counts as never. Left out: jitter, random loss,
-middleboxes.
+With --delay, calculates for each UDP flow, video and capture the earliest possible arrival of its \
+datagrams, as if the flow were alone, with each datagram on the network over which it arrives \
+first. Percentages refer to the sent datagrams. An arrival after more than 2 s counts as a loss. \
+The calculation ignores jitter, random loss and middleboxes.
 
   hawser-lab oracle scenarios/bench/*.toml
   hawser-lab oracle --delay scenarios/live/*.toml
   hawser-lab sim scenarios/bench/rtt-70.toml --runs 5
 
-Exit codes: 0 done, 2 usage, 64 a scenario that cannot be read, or that has no bound.";
+Exit codes: 0 success, 2 usage error, 64 a scenario that cannot be read, or that has no bound.";

@@ -1,4 +1,4 @@
-//! `hawser-lab replay`: what would have been, beside what was.
+//! `hawser-lab replay`: replays a recording, unchanged and with changes.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,26 +9,29 @@ use hawser_experiments::sweep::{self, Cell, Row};
 use hawser_netem::scenario::Scenario;
 use hawser_recording::Recording;
 use hawser_terminal::{columns, refuse, say, show};
+use hawser_testbed::read_file;
 use serde_json::{Value, json};
 
-/// Runs a recording (see `hawser record`) in virtual time as it was, and again with --set,
-/// --policy, --quota and --add-network.
+/// Replays a recording (`hawser record`) in virtual time, unchanged and with changes.
+///
+/// The changes are those of --set, --policy, --quota and --add-network.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
-    /// The recording.
+    /// Recording file.
     recording: PathBuf,
-    /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set
-    /// 'schedulers={ bulk = "min-rtt" }'`.
+    /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set 'schedulers={ bulk =
+    /// "min-rtt" }'`. May be repeated.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
-    /// What carries the traffic instead of Hawser and a hub: direct (Hawser without a hub), mptcp
-    /// or single:NETWORK.
+    /// System that transfers the traffic instead of Hawser and a hub: direct (Hawser without a
+    /// hub), mptcp or single:NETWORK.
     #[arg(long, value_name = "VIA")]
     policy: Option<String>,
-    /// A network is gone once it has carried so much in the recording, such as network-2=500MB.
+    /// Removes a network once it has transferred this amount in the recording, e.g.
+    /// `network-2=500MB`. May be repeated.
     #[arg(long = "quota", value_name = "NETWORK=AMOUNT", value_parser = quota)]
     quotas: Vec<(String, Size)>,
-    /// Adds the [[network]] tables of this file.
+    /// Adds the [[network]] tables of this file. May be repeated.
     #[arg(long, value_name = "TOML")]
     add_network: Vec<PathBuf>,
     /// Prints the result as JSON.
@@ -36,7 +39,7 @@ pub(crate) struct ReplayArgs {
     json: bool,
 }
 
-/// The runs of a replay.
+/// Scenarios of a replay.
 struct Runs {
     as_recorded: Scenario,
     what_if: Option<Scenario>,
@@ -44,7 +47,7 @@ struct Runs {
     notes: Vec<String>,
 }
 
-/// Runs the command; 0 done, 1 a run failed, 64 a recording or a change that cannot be used.
+/// Runs the command; exit code 0 success, 1 a failed run, 64 an unusable recording or change.
 ///
 /// # Errors
 /// When a run fails.
@@ -77,9 +80,9 @@ fn prepare(args: &ReplayArgs) -> Result<Runs, String> {
     let in_file = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let recording = Recording::parse(&read(path)?).map_err(|error| in_file(&error))?;
     let mut replay = Replay::of(&recording).map_err(|error| in_file(&error))?;
-    let mut files = |path: &Path| std::fs::read_to_string(path);
+    let mut files = read_file;
     let parse = |replay: &Replay, settings: &[String]| {
-        let scenario = replay.parse(path, settings, &mut |path| std::fs::read_to_string(path));
+        let scenario = replay.parse(path, settings, &mut read_file);
         scenario.map_err(|error| error.to_string())
     };
     let as_recorded = parse(&replay, &[])?;
@@ -128,7 +131,7 @@ fn text(runs: &Runs, as_recorded: &Row, what_if: Option<&Row>) -> String {
     for note in &runs.notes {
         out += &format!("note: {note}\n");
     }
-    let rows: Vec<Vec<String>> = SHOWN
+    let rows: Vec<Vec<String>> = PRINTED
         .iter()
         .filter_map(|(field, unit, factor)| {
             let cell = |row: &Row| number(row, field).map(|value| format!("{:.2}", value * factor));
@@ -153,9 +156,9 @@ fn number(row: &Row, field: &str) -> Option<f64> {
     }
 }
 
-/// What a person compares, where the simulator reports it: field, unit, and from the field's unit
-/// to it.
-const SHOWN: [(&str, &str, f64); 6] = [
+/// Fields to print, where the simulator reports them: field, printed unit, and the factor from the
+/// field's own unit.
+const PRINTED: [(&str, &str, f64); 6] = [
     ("goodput_bps.total", "Mbit/s", 1e-6),
     ("longest_gap_ms", "ms", 1.0),
     ("rtt_ms.p50", "ms", 1.0),

@@ -1,30 +1,30 @@
-//! `hawser-lab reproduce`: the papers' evaluations, paper beside measured.
+//! `hawser-lab reproduce`: evaluations of the papers, published numbers against measured ones.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use hawser_experiments::parallel;
 use hawser_experiments::registry::EXPERIMENTS;
-use hawser_experiments::reproduce::{self, OnRealPackets, Plan, Progress, Reproduction, Selected, Verdict};
+use hawser_experiments::reproduce::{self, Plan, Progress, Reproduction, Selected, Verdict};
 
-use crate::progress;
-use crate::real;
-use crate::ways::lab_options;
+use crate::systems::lab_options;
+use crate::{papers, progress, real};
 use hawser_terminal::{columns, complain, say, show, unknown};
+use hawser_units::text::{TIME_UNITS, quantity};
 
-/// Runs the evaluations of the papers again and holds them against what the papers print.
+/// Repeats the evaluations of the papers, and compares the results with the published numbers.
 ///
-/// Exits with 0 when nothing that was selected is outside of its interval, with 1 otherwise.
+/// Exits with 0 if no selected result is outside its interval, with 1 otherwise.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReproduceArgs {
-    /// Papers (piconet), set-ups (H-tab2), claims (H.tab2.n2.rr) or starts of claims (H.tab2); by
-    /// default all.
+    /// Papers (piconet), set-ups (H-tab2), claims (H.tab2.n2.rr) or prefixes of claims (H.tab2)
+    /// [default: all].
     #[arg(value_name = "PAPER|SETUP|CLAIM")]
     selection: Vec<String>,
-    /// At how many seeds each experiment runs; fewer than 5 say little.
+    /// Number of seeds of each experiment; fewer than 5 are weak evidence.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
     /// Prints the result as JSON.
@@ -33,45 +33,59 @@ pub(crate) struct ReproduceArgs {
     /// Writes a report with plots to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Writes every selected claim, with what shows it, as a page of the manual to this file.
+    /// Writes the page of all claims to this file. Uses the results of earlier runs, and first runs
+    /// what is missing or stale: --seeds runs of each evaluation, in the simulator and on real
+    /// packets.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "html", "list", "real", "timeline"])]
+    page: Option<PathBuf>,
+    /// Journal of the runs for that page [default: FILE.jsonl beside the page].
     #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
-    /// Shows in that page what `--real --json` has written to this file; may be given several
-    /// times, also for runs of the same claims.
-    #[arg(long, value_name = "FILE", requires = "markdown")]
-    with: Vec<PathBuf>,
-    /// Writes only what these files have anew in that page, where all else stays, and simulates
-    /// nothing.
-    #[arg(long, requires_all = ["markdown", "with"], conflicts_with_all = ["selection", "seeds", "json", "html", "list"])]
-    only_real: bool,
-    /// Writes a picture of the air of the first selected experiment that has one, at seed 1, to
-    /// this file, and measures nothing.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "html", "markdown", "list"])]
+    results: Option<PathBuf>,
+    /// Time limit for the runs of --page or --again, e.g. 60min or 8h; 0s runs nothing and only
+    /// writes the page [default: no limit; 4min for --again].
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    budget: Option<Duration>,
+    /// Restricts the runs for the page to the simulator or to real packets.
+    #[arg(long, value_name = "WORLD", requires = "page")]
+    world: Option<papers::World>,
+    /// Repeats a tenth of the good rows of --results, drawn at random with seed N, and fails when
+    /// one of these rows is no longer good.
+    #[arg(long, value_name = "N", requires = "results", conflicts_with_all = ["page", "json", "html", "list", "real", "timeline", "selection"])]
+    again: Option<u64>,
+    /// Draws the timeline of the 802.11 channel to this file, for the first selected experiment
+    /// that has one, with seed 1; measures nothing.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "html", "list"])]
     timeline: Option<PathBuf>,
-    /// Lists the selected claims and whether an experiment measures them, and runs nothing.
+    /// Lists the selected claims and whether an experiment measures each, and runs nothing.
     #[arg(long)]
     list: bool,
-    /// How many runs at once; by default one for each core.
+    /// Maximum number of concurrent runs [default: number of cores].
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Measures with real packets and daemons, and asks whether Hawser does at least as well as the
-    /// paper after its own headers (some two hours for each run of all; --list says of what);
-    /// juggler, all-aps and multifacet on real 802.11 stacks in a kernel of their own, once each.
-    #[arg(long, conflicts_with_all = ["seeds", "html", "markdown", "timeline", "jobs"])]
+    /// Measures with real packets and daemons, and tests whether Hawser does at least as well as
+    /// the paper. About two hours per run of all claims; --list shows which are measured. Juggler,
+    /// All-APs and Multifacet run on real 802.11 stacks in a separate kernel.
+    #[arg(long, conflicts_with_all = ["seeds", "html", "timeline", "jobs"])]
     real: bool,
-    /// How many times each is measured.
+    /// Number of runs of each evaluation.
     #[arg(long, value_name = "N", default_value_t = 2, requires = "real", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     runs: u32,
-    /// Runs those of piconet and flow-switch in a kernel of their own as well, in virtual time: no
-    /// root, nothing that runs beside it matters, and the same seed gives the same result.
+    /// Seed of the first run; each further run uses the next seed.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "real", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    first_seed: u32,
+    /// Prints the measurements of one run, for the program that started this one.
+    #[arg(long, hide = true, requires = "real", conflicts_with = "json")]
+    raw: bool,
+    /// Also runs Piconet and Flow switch in a separate kernel in virtual time: without root,
+    /// unaffected by other load, and reproducible by seed.
     #[arg(long, requires = "real")]
     virtual_time: bool,
-    /// Keeps configurations and logs of the daemons there.
+    /// Keeps the daemons' configurations and logs in this directory.
     #[arg(long, value_name = "DIR", requires = "real")]
     keep: Option<PathBuf>,
 }
 
-/// Runs the command; 0 nothing is outside, 1 something is, 2 nothing has that name.
+/// Runs the command; exit code 0 no result is outside its interval, 1 some are, 2 an unknown name.
 ///
 /// # Errors
 /// When the report cannot be written.
@@ -80,6 +94,9 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
         Ok(selected) => selected,
         Err(problem) => return Ok(unknown(problem)),
     };
+    if let Some(problem) = unused(args) {
+        return Ok(unknown(problem));
+    }
     if args.real {
         return measure_really(&selected, args);
     }
@@ -90,15 +107,27 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.timeline {
         return draw(&selected, path);
     }
-    let real = real::read(&args.with)?;
-    if let (true, Some(path)) = (args.only_real, &args.markdown) {
-        return rewrite(path, &real);
+    if let Some(page) = &args.page {
+        papers::run(&papers::Order {
+            page,
+            results: args.results.as_deref(),
+            seeds: args.seeds,
+            jobs: args.jobs.unwrap_or_else(parallel::cores),
+            budget: args.budget,
+            selected: &selected,
+            world: args.world,
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let (Some(seed), Some(results)) = (args.again, &args.results) {
+        return papers::again(&papers::Again {
+            results,
+            seed,
+            seeds: args.seeds,
+            budget: args.budget.unwrap_or(AGAIN_LENGTH),
+        });
     }
     let reproduction = measure(&selected, args);
-    if let Some(path) = &args.markdown {
-        std::fs::write(path, reproduction.to_markdown(&real))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
     if let Some(path) = &args.html {
         std::fs::write(path, reproduction.to_html())
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -115,7 +144,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The exit codes of [`run`].
+/// Measures on real packets, with the exit codes of [`run`].
 fn measure_really(selected: &[Selected], args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
     let has_any = |claim: &String| selected.iter().any(|(_, _, known)| known.id == *claim);
     let claims: Vec<String> = real::claims().into_iter().filter(has_any).collect();
@@ -138,24 +167,32 @@ fn measure_really(selected: &[Selected], args: &ReproduceArgs) -> anyhow::Result
             )
         });
     };
-    let mut failures = 0;
+    let mut failures: Vec<String> = Vec::new();
     let mut on_failure = |error: anyhow::Error| {
-        failures += 1;
+        failures.push(format!("{error:#}"));
         progress::clear_line();
         complain(format_args!("{error:#}"));
     };
     let plan = real::Plan {
+        first_seed: args.first_seed,
         runs: args.runs,
         is_virtual: args.virtual_time,
     };
-    let all = real::run(selected, plan, &options, &mut on_progress, &mut on_failure);
+    let measured = real::run(selected, plan, &options, &mut on_progress, &mut on_failure);
     progress::clear_line();
+    if args.raw {
+        let raw = real::Raw { measured, failures };
+        say!("{}", serde_json::to_string(&raw)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let all: Vec<real::Found> = real::by_claim(measured).into_values().collect();
     if args.json {
+        let all: Vec<serde_json::Value> = all.iter().map(real::Found::to_json).collect();
         say!("{}", serde_json::to_string(&all)?)?;
     } else {
         say!("{}", real::table(&all))?;
     }
-    let is_as_good = failures == 0 && all.iter().all(real::Found::is_as_good);
+    let is_as_good = failures.is_empty() && all.iter().all(real::Found::is_as_good);
     Ok(if is_as_good {
         ExitCode::SUCCESS
     } else {
@@ -163,16 +200,32 @@ fn measure_really(selected: &[Selected], args: &ReproduceArgs) -> anyhow::Result
     })
 }
 
-/// The exit codes of [`run`].
-fn rewrite(path: &Path, real: &BTreeMap<String, OnRealPackets>) -> anyhow::Result<ExitCode> {
-    let place = || path.display().to_string();
-    let page = std::fs::read_to_string(path).with_context(place)?;
-    let page = reproduce::with_real_packets(&page, real).with_context(place)?;
-    std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(ExitCode::SUCCESS)
+/// Returns an error message for an option that has no effect without another one.
+fn unused(args: &ReproduceArgs) -> Option<&'static str> {
+    if args.page.is_some() || args.again.is_some() {
+        return None;
+    }
+    match (args.results.is_some(), args.budget.is_some()) {
+        (true, _) => {
+            Some("--results is where --page keeps its results, and what --again repeats; name one of them")
+        }
+        (_, true) => Some("--budget bounds the runs of --page and --again; name one of them"),
+        (false, false) => None,
+    }
 }
 
-/// The exit codes of [`run`].
+fn span(text: &str) -> Result<Duration, String> {
+    let nanos = quantity(text, &TIME_UNITS).filter(|nanos| (0.0..=MAX_SPAN_NS).contains(nanos));
+    let nanos = nanos.ok_or("a time with its unit (s, min, h), such as \"60min\"")?;
+    Ok(Duration::from_nanos(nanos as u64))
+}
+
+/// Maximum budget. Source: 30 days, far beyond all runs together.
+const MAX_SPAN_NS: f64 = 30.0 * 86_400e9;
+/// Default budget of `--again`. Source: time that the slow checks of a change may take together.
+const AGAIN_LENGTH: Duration = Duration::from_secs(240);
+
+/// Draws the timeline, with the exit codes of [`run`].
 fn draw(selected: &[Selected], path: &Path) -> anyhow::Result<ExitCode> {
     let Some((setup, page)) = reproduce::timeline(selected, EXPERIMENTS, 1) else {
         return Ok(unknown(
@@ -201,7 +254,7 @@ fn measure(selected: &[Selected], args: &ReproduceArgs) -> Reproduction {
 }
 
 fn list(selected: &[Selected], as_json: bool) -> anyhow::Result<()> {
-    // Nothing runs without experiments: what has none is pending, or can never be measured here.
+    // Without experiments nothing runs: every claim is pending or cannot be measured here.
     let plan = Plan {
         experiments: &[],
         seeds: 0,

@@ -1,4 +1,4 @@
-//! `hawser-lab sensitivity`: how much each constant of the data path matters.
+//! `hawser-lab sensitivity`: influence of each constant of the data path.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -14,48 +14,51 @@ use hawser_terminal::{refuse, say, show};
 
 use crate::progress;
 
-/// Varies every constant of the data path by two both ways, over suites of scenarios.
+/// Halves and doubles each constant of the data path, and measures the effect on suites of
+/// scenarios.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct SensitivityArgs {
-    /// The suites, sweeps as `hawser-lab sweep` takes; by default those of scenarios/sensitivity.
+    /// Suites: sweep files as for `hawser-lab sweep` [default: all of scenarios/sensitivity].
     suites: Vec<PathBuf>,
-    /// The sources of Hawser, which are copied.
+    /// Root of Hawser's source tree, which is copied.
     #[arg(long, value_name = "DIR", default_value = ".")]
     sources: PathBuf,
-    /// Varies only constants whose file or name has one of these in it, e.g. `path/model.rs` or
-    /// `scheduler/earliest_delivery.rs:ABLE`.
+    /// Varies only constants whose label contains this text, e.g. `path/model.rs` or
+    /// `scheduler/earliest_delivery.rs:ABLE`. May be repeated.
     #[arg(long = "only", value_name = "TEXT")]
     only: Vec<String>,
-    /// Where the copy, its build and the results go; what is there is gone on with.
+    /// Directory of the copied sources, their build and the results; existing results are reused.
     #[arg(long, value_name = "DIR", default_value = "target/sensitivity")]
     out: PathBuf,
-    /// How many runs at once; by default one for each core.
+    /// Maximum number of concurrent runs [default: number of cores].
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Runs nothing: prints what has been measured so far.
+    /// Prints the results so far and runs nothing.
     #[arg(long)]
     so_far: bool,
-    /// How the copy is built: a profile of cargo.
+    /// Cargo profile of the build.
     #[arg(long, value_name = "NAME", default_value = "release")]
     profile: String,
 }
 
 const HELP: &str = "\
-Copies the sources, makes a function of each constant of the table in docs/design/constants.md, builds that once, and runs the
-suites with half and with twice of each, one process for each. What is between a half and two is a gain, or what is left of
-something: its distance from one is varied. Killed, it goes on where it ended. Prints a table (Markdown): by how many
-percent each suite's figure changes, in the geometric mean over its runs; more than 3 % is bold. Needs cargo.
+Copies the sources, replaces each constant of the table in docs/design/constants.md by a function, \
+and builds the result once. Then runs the suites with half and with twice the value of each \
+constant, in one process for each. A constant between 0.5 and 2 is a gain or a remaining share; \
+its distance from 1 is halved and doubled. An interrupted run resumes. Prints a table (Markdown) \
+with the change of each suite's figure in percent, as the geometric mean over its runs; changes of \
+more than 3 % are bold. Needs cargo.
 
   chrt -i 0 hawser-lab sensitivity --jobs 1
   hawser-lab sensitivity --only path/control/competing.rs scenarios/fairness/shared-sweep.toml
   hawser-lab sensitivity --so-far > sensitivity.md";
 
-/// Half and twice.
-const WAYS: [f64; 2] = [0.5, 2.0];
-/// The crate whose constants they are.
+/// Factors of a constant. Source: docs/notebook/path-model.md, "Sensitivity".
+const FACTORS: [f64; 2] = [0.5, 2.0];
+/// Crate of the constants.
 const CRATE: &str = "core/proto/src";
-/// What a copy needs of the sources.
+/// Files and directories of the source tree that the copy needs.
 const COPIED: [&str; 10] = [
     "Cargo.toml",
     "Cargo.lock",
@@ -70,7 +73,7 @@ const COPIED: [&str; 10] = [
 ];
 const SUITES: &str = "scenarios/sensitivity";
 
-/// Runs the command; 0 done, 64 sources without the table.
+/// Runs the command; exit code 0 success, 64 sources without the table of constants.
 ///
 /// # Errors
 /// When the copy cannot be built, or the file system fails.
@@ -107,11 +110,11 @@ pub(crate) fn run(args: &SensitivityArgs) -> anyhow::Result<ExitCode> {
         headings: base.iter().flatten().flat_map(Suite::headings).collect(),
         rows: Vec::new(),
     };
-    let bar = progress::bar(varied.len() * WAYS.len());
+    let bar = progress::bar(varied.len() * FACTORS.len());
     for at in &varied {
         let constant = &constants[*at];
         let mut ways = [None, None];
-        for (way, factor) in ways.iter_mut().zip(WAYS) {
+        for (way, factor) in ways.iter_mut().zip(FACTORS) {
             bar.set_message(constant.label());
             let name = format!("{}-{factor}", constant.label().replace(['/', ':'], "-"));
             *way = compared(&measured(&name, Some((*at, factor)))?, &base);
@@ -135,7 +138,7 @@ pub(crate) fn run(args: &SensitivityArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The changes of all suites; `None` when one was not measured.
+/// Returns the changes of all suites; `None` if a suite was not measured.
 fn compared(own: &[Option<Suite>], base: &[Option<Suite>]) -> Option<Vec<f64>> {
     let pairs = own.iter().zip(base).filter(|(_, base)| base.is_some());
     let changes: Option<Vec<Vec<f64>>> = pairs
@@ -158,7 +161,7 @@ fn suites(args: &SensitivityArgs) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Runs a suite with one constant varied, as far as it has not been run; `None` where it fails.
+/// Runs a suite with one constant varied unless its results exist; `None` if it fails.
 fn one(
     args: &SensitivityArgs,
     program: &Path,
@@ -186,14 +189,13 @@ fn one(
     if let Some((constant, factor)) = varied {
         command.env("HAWSER_VARIED", format!("{constant}:{factor}"));
     }
-    // A constant may be such that the program does not come to an end, or ends at once: what is
-    // missing then tells it.
+    // With some values the program exits at once or not at all; missing results show both cases.
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.with_context(|| format!("cannot run {}", program.display()))?;
     Ok(done())
 }
 
-/// Copies the sources, with functions in place of constants, and gives those that are.
+/// Copies the sources with constants replaced by functions, and returns the replaced constants.
 fn copied(sources: &Path, copy: &Path, constants: &[Constant]) -> anyhow::Result<Vec<usize>> {
     let root = sources.join(CRATE);
     let mut texts = Vec::new();
@@ -229,7 +231,7 @@ fn copied(sources: &Path, copy: &Path, constants: &[Constant]) -> anyhow::Result
     Ok(variable)
 }
 
-/// Writes a file unless it is so already: what has not changed is not built again.
+/// Writes a file unless its content is unchanged, so that cargo does not rebuild it.
 fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|there| there == bytes) {
         return Ok(());
@@ -258,7 +260,7 @@ fn files(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The program of the copy that runs sweeps.
+/// Builds the copy, and returns its program that runs sweeps.
 fn built(copy: &Path, profile: &str) -> anyhow::Result<PathBuf> {
     let target = copy.with_file_name("target");
     let status = Command::new("cargo")

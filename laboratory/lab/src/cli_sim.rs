@@ -1,4 +1,4 @@
-//! `hawser-lab sim`: a scenario in virtual time.
+//! `hawser-lab sim`: runs a scenario in virtual time.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -15,50 +15,53 @@ use hawser_terminal::{refuse, say, show};
 use hawser_testbed::{Comparison, read_scenario};
 use hawser_units::Duration;
 
-use crate::{progress, ways};
+use crate::{progress, systems};
 
-/// Runs a scenario in virtual time: no root, no waiting, the same result every time.
+/// Runs a scenario in virtual time: without root, faster than real time, and reproducible.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct SimArgs {
-    /// The scenario, a TOML file.
+    /// Scenario file, TOML.
     scenario: PathBuf,
-    /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set via=mptcp`.
+    /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set via=mptcp`. May be repeated.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
-    /// Also runs every network alone.
+    /// Also runs each network alone.
     #[arg(long)]
     compare: bool,
-    /// Also runs this way (mptcp, hub, single:NETWORK).
+    /// Also runs this system (hub, mptcp or single:NETWORK). May be repeated.
     #[arg(long = "vs", value_name = "VIA")]
     versus: Vec<String>,
-    /// Runs every way N times, each round with the next seed, and prints medians.
+    /// Runs each system N times, each round with the next seed, and prints medians.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Writes every packet of the scenario's own way there, for Wireshark (pcapng).
+    /// Writes the packets of the first run of the scenario's own system to this file, for Wireshark
+    /// (pcapng).
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Writes the bytes delivered in every 10 ms there, a column for each workload (CSV).
+    /// Writes the bytes that each workload receives per 10 ms to this file (CSV, one column per
+    /// workload).
     #[arg(long, value_name = "FILE")]
     series: Option<PathBuf>,
-    /// Writes a picture of the air there: who held which channel, what was lost, how long queues
-    /// were (HTML, zoomable). For networks with `wifi`.
+    /// Draws the 802.11 channels to this file (HTML, zoomable): who transmits when, lost frames,
+    /// and queue lengths. For networks with `wifi`.
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
-    /// Writes what the tunnel's paths did there: states, rates, windows, round trips,
-    /// retransmissions, every 10 ms where they changed (qlog, JSON text sequences).
+    /// Writes the tunnel's paths to this file (qlog, JSON text sequences): states, rates, windows,
+    /// round trips and retransmissions, every 10 ms in which they changed.
     #[arg(long, value_name = "FILE")]
     qlog: Option<PathBuf>,
-    /// Writes a picture of the same there: rates, windows, queues, holds and retransmissions over
-    /// time (HTML).
+    /// Draws the tunnel's paths to this file (HTML): rates, windows, queues, hold times and
+    /// retransmissions over time.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
 }
 
-/// Runs the command; 0 done, 1 failed while running, 64 a scenario that cannot be run.
+/// Runs the command; exit code 0 success, 1 failure while running, 64 a scenario that cannot be
+/// run.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -68,15 +71,15 @@ pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
         Ok(scenario) => scenario,
         Err(error) => return Ok(refuse(error)),
     };
-    let ways = match ways::asked(&scenario, args.compare, &args.versus) {
-        Ok(ways) => ways,
+    let systems = match systems::asked(&scenario, args.compare, &args.versus) {
+        Ok(systems) => systems,
         Err(problem) => return Ok(refuse(problem)),
     };
-    let mut runs: Vec<Vec<Report>> = vec![Vec::new(); ways.len()];
+    let mut runs: Vec<Vec<Report>> = vec![Vec::new(); systems.len()];
     for round in 0..args.runs {
         let mut scenario = scenario.clone();
         scenario.seed = scenario.seed.wrapping_add(u64::from(round));
-        for (index, via) in ways.iter().enumerate() {
+        for (index, via) in systems.iter().enumerate() {
             let is_first = index == 0 && round == 0;
             let pcap = args.pcap.as_deref().filter(|_| is_first);
             let timeline = args.timeline.as_deref().filter(|_| is_first);
@@ -112,7 +115,7 @@ pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One run as its report, several as a table of medians, like the lab's.
+/// Prints a single run as its report, and several runs as a table of medians, as `lab` does.
 fn print(is_json: bool, mut runs: Vec<Vec<Report>>) -> anyhow::Result<()> {
     if let [own] = runs.as_mut_slice()
         && own.len() == 1
@@ -194,18 +197,19 @@ fn write_series(report: &Report, file: &Path) -> std::io::Result<()> {
 }
 
 const HELP: &str = "\
-The file is the one that `hawser-lab lab` takes, and so is the result. Traffic is modelled TCP (cubic, reno),
-multipath TCP (also lia, olia, balia), datagrams or video; via = \"hub\" carries it through the daemon's own machines.
+The scenario file and the form of the result are those of `hawser-lab lab`. The traffic is \
+modelled: TCP (cubic, reno), multipath TCP (also lia, olia, balia), datagrams or video. With via = \
+\"hub\", the machines of the daemon process it.
 
 Would a second modem help?
   hawser-lab sim scenarios/sum-20-20.toml --compare --vs mptcp
-The same with a slower one:
+The same with a slower modem:
   hawser-lab sim scenarios/sum-20-20.toml --set network.1.down.rate=5mbit --json
-Who held the channel when two access points share it:
+Which of two access points uses their common channel, and when:
   hawser-lab sim scenarios/wifi-two-aps.toml --timeline air.html
-What happens in an outage, packet by packet:
+An outage, packet by packet:
   hawser-lab sim scenarios/blackhole.toml --pcap trace.pcapng --series series.csv
 The same, path by path:
   hawser-lab sim scenarios/blackhole.toml --qlog run.sqlog --picture run.html
 
-Exit codes: 0 done, 1 failed while running, 2 usage, 64 a scenario that cannot be run.";
+Exit codes: 0 success, 1 failure while running, 2 usage error, 64 a scenario that cannot be run.";

@@ -1,4 +1,4 @@
-//! `hawser-lab sweep`: many runs of one scenario as one table.
+//! `hawser-lab sweep`: runs many variants of a scenario and writes one table.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -8,31 +8,33 @@ use anyhow::{Context, anyhow};
 use hawser_experiments::parallel;
 use hawser_experiments::sweep::{self, Pauses, Progress, Shard, Summary, Sweep, SweepError, Versus};
 use hawser_terminal::{refuse, say};
+use hawser_testbed::read_file;
 use serde_json::json;
 
 use crate::progress;
 
-/// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
+/// Runs variants of a scenario in virtual time on all cores, and writes one table of results.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SweepArgs {
-    /// The sweep, a TOML file (see docs/manual/sweeps.md): every combination of its axes runs;
-    /// goes on after a kill.
+    /// Sweep file, TOML (docs/manual/sweeps.md); every combination of its axes runs. An interrupted
+    /// sweep resumes.
     #[arg(required_unless_present = "merge")]
     sweep: Option<PathBuf>,
-    /// Runs only every N-th run of the sweep, from the I-th on, counted from 0.
+    /// Runs only every N-th combination, starting at the I-th, counted from 0, e.g. `0/4`.
     #[arg(long, value_name = "I/N", requires = "sweep")]
     shard: Option<Shard>,
-    /// Where rows and tables go; by default beside the sweep's file, named after it.
+    /// Output directory of rows and tables [default: the sweep file's name with the extension
+    /// `results`].
     #[arg(long, value_name = "DIR", requires = "sweep")]
     out: Option<PathBuf>,
-    /// How many runs at once; by default one for each core.
+    /// Maximum number of concurrent runs [default: number of cores].
     #[arg(long, value_name = "N", requires = "sweep")]
     jobs: Option<NonZeroUsize>,
-    /// Draws a column over the sweep's first axis there (SVG): medians, a curve for each
+    /// Plots a column over the sweep's first axis to this file (SVG): medians, one curve per
     /// combination of the other axes.
     #[arg(long, value_name = "FILE", requires = "sweep")]
     plot: Option<PathBuf>,
-    /// Which column `--plot` draws.
+    /// Column that `--plot` draws.
     #[arg(
         long,
         value_name = "NAME",
@@ -40,7 +42,7 @@ pub(crate) struct SweepArgs {
         default_value = "goodput_bps.total"
     )]
     plot_column: String,
-    /// Runs nothing, and brings the shards of a sweep in this directory together.
+    /// Merges the shards of a sweep in this directory, and runs nothing.
     #[arg(long, value_name = "DIR", conflicts_with = "sweep")]
     merge: Option<PathBuf>,
     /// Prints the result as JSON.
@@ -48,14 +50,14 @@ pub(crate) struct SweepArgs {
     json: bool,
 }
 
-/// Runs the command; 0 done, 1 a run or the file system failed, 64 a bad sweep, said before
-/// anything runs.
+/// Runs the command; exit code 0 success, 1 a run or the file system failed, 64 an invalid sweep,
+/// reported before anything runs.
 ///
 /// # Errors
 /// When a journal cannot be used.
 pub(crate) fn run(args: &SweepArgs) -> anyhow::Result<ExitCode> {
     let (summary, versus, pauses) = match (&args.sweep, &args.merge) {
-        (Some(file), _) => match Sweep::read(file, &|path| std::fs::read_to_string(path)) {
+        (Some(file), _) => match Sweep::read(file, &read_file) {
             Ok(sweep) => {
                 let summary = execute(&sweep, args, file)?;
                 draw(&sweep, args, &summary)?;
@@ -66,7 +68,7 @@ pub(crate) fn run(args: &SweepArgs) -> anyhow::Result<ExitCode> {
             Err(error) => return Ok(refuse(error)),
         },
         (None, Some(directory)) => (sweep::merge(directory)?, None, None),
-        (None, None) => return Err(anyhow!("there is no sweep")),
+        (None, None) => return Err(anyhow!("the file contains no sweep")),
     };
     print(&summary, versus.as_ref(), pauses.as_ref(), args.json)?;
     Ok(if summary.failed == 0 {

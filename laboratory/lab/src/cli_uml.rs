@@ -1,4 +1,4 @@
-//! `hawser-lab uml`: the lab in a kernel of its own, in virtual time.
+//! `hawser-lab uml`: runs the lab in a separate kernel, in virtual time.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -9,43 +9,44 @@ use hawser_terminal::refuse;
 use hawser_testbed::{Kernel, cards_wanted, read_scenario};
 
 use crate::cli_lab::LabArgs;
-use crate::{daemon, ways};
+use crate::{daemon, systems};
 
-/// Runs a scenario as `lab` does, in a kernel of its own and in virtual time: no root, and the same
-/// result every time.
+/// Runs a scenario as `lab` does, but in a separate kernel and in virtual time: without root, and
+/// reproducible.
 ///
-/// The kernel is user-mode Linux, built by `scripts/uml-kernel` when it is first asked for, which
-/// takes some minutes. Processor time is not measured there.
+/// The kernel is user-mode Linux; `scripts/uml-kernel` builds it once, which takes some minutes.
+/// Processor time is not measured in this kernel.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UmlArgs {
     #[command(flatten)]
     lab: LabArgs,
-    /// Where the random numbers of kernel and programs begin; those of the links are the
-    /// scenario's.
+    /// Seed of the random numbers of the kernel and of programs; the scenario's seed is that of the
+    /// links.
     #[arg(long, value_name = "N", default_value_t = 1)]
     kernel_seed: u64,
-    /// Memory of that kernel.
+    /// Memory of the kernel, e.g. `2G`.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     memory: String,
-    /// Ends the run after so many seconds of real time.
+    /// Time limit of the run, in seconds of real time.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     time_limit: u32,
 }
 
-/// Runs the command; 0 done, 1 failed while running, 64 a scenario that cannot be run.
+/// Runs the command; exit code 0 success, 1 failure while running, 64 a scenario that cannot be
+/// run.
 ///
 /// # Errors
-/// When the kernel cannot be run, or time is over.
+/// When the kernel cannot be started, or the time limit expires.
 pub(crate) fn run(args: &UmlArgs) -> anyhow::Result<ExitCode> {
     let scenario = match read_scenario(&args.lab.scenario, &args.lab.settings) {
         Ok(scenario) => scenario,
         Err(error) => return Ok(refuse(error)),
     };
     let file = args.lab.scenario.display();
-    if let Err(problem) = ways::in_lab(file, &scenario, args.lab.compare, &args.lab.versus) {
+    if let Err(problem) = systems::in_lab(file, &scenario, args.lab.compare, &args.lab.versus) {
         return Ok(refuse(problem));
     }
-    // Missing, it is said here and not in there.
+    // Reports a missing daemon before the kernel starts.
     daemon::program()?;
     let mut kernel = Kernel::find()?;
     kernel.seed = args.kernel_seed;
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &UmlArgs) -> anyhow::Result<ExitCode> {
     kernel.memory.clone_from(&args.memory);
     kernel.time_limit_s = args.time_limit;
     if let Some(keep) = &args.lab.keep {
-        std::fs::create_dir_all(keep).with_context(|| format!("cannot make {}", keep.display()))?;
+        std::fs::create_dir_all(keep).with_context(|| format!("cannot create {}", keep.display()))?;
         kernel.kept.push(keep.clone());
     }
     let mut words = vec![OsString::from("lab")];
@@ -61,12 +62,12 @@ pub(crate) fn run(args: &UmlArgs) -> anyhow::Result<ExitCode> {
     this_program(&kernel, &words)
 }
 
-/// Runs this program in `kernel`, and ends as it does.
+/// Runs this program in `kernel`, and returns its exit code.
 ///
 /// # Errors
-/// When the kernel cannot be run, or time is over.
+/// When the kernel cannot be started, or the time limit expires.
 pub(crate) fn this_program(kernel: &Kernel, words: &[OsString]) -> anyhow::Result<ExitCode> {
-    shutdown::catch_signals().context("cannot catch signals")?;
+    shutdown::catch_signals().context("cannot install signal handlers")?;
     let program = std::env::current_exe().context("cannot find this program")?;
     let status = kernel.run(&program, words)?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());

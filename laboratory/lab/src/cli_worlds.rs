@@ -1,4 +1,4 @@
-//! `hawser-lab worlds`: properties that must hold in situations that no author chose.
+//! `hawser-lab worlds`: properties that must hold in randomly generated worlds.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -16,45 +16,47 @@ use hawser_terminal::{refuse, say, show};
 
 use crate::progress;
 
-/// Draws a world from each seed, runs it in virtual time, and judges properties that all must have.
+/// Generates one random world per seed, runs it in virtual time, and checks properties that every
+/// world must have.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct WorldsArgs {
-    /// Seeds, first and last.
+    /// First and last seed, e.g. `1..100`, or a single seed.
     #[arg(long, value_name = "FIRST..LAST", default_value = "1..100")]
     seeds: Seeds,
-    /// Allows seeds from 5,001 on, which are kept aside: judge with them, never tune to them.
+    /// Permits seeds from 5,001 on. These are reserved for judging a release; do not tune against
+    /// them.
     #[arg(long)]
     aside: bool,
-    /// Count of worlds at once; by default one for each core.
+    /// Maximum number of concurrent worlds [default: number of cores].
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Directory of results (`worlds.jsonl`); worlds that it has are not run again.
+    /// Directory of the results (`worlds.jsonl`); worlds with a result are not run again.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Judges by these properties only.
+    /// Checks only this property (`--list`). May be repeated.
     #[arg(long = "property", value_name = "NAME", value_parser = property)]
     properties: Vec<Property>,
-    /// List of known failures: only others make the command fail.
+    /// List of known failures; only failures outside the list make the command fail.
     #[arg(long, value_name = "FILE")]
     known: Option<PathBuf>,
     /// Prints the world of a seed as a scenario, and runs nothing.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["shrink", "fit", "list", "judge"])]
     draw: Option<u64>,
-    /// Reduces the failing world of a seed to a scenario of few lines that still fails, and prints
-    /// it.
+    /// Reduces the failing world of a seed to a minimal scenario that still fails, and prints it.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["fit", "list", "judge"])]
     shrink: Option<u64>,
-    /// Runs that `--shrink` may take.
+    /// Maximum number of runs of `--shrink`.
     #[arg(long, value_name = "N", default_value_t = 400, requires = "shrink")]
     budget: usize,
-    /// Judges scenario files in place of worlds.
+    /// Checks scenario files instead of generated worlds.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["fit", "list"])]
     judge: Vec<PathBuf>,
-    /// Fits the distributions to all recordings of rates below a directory, and prints the table.
+    /// Fits the distributions of worlds to the recordings (.csv, .down, .up) below a directory, and
+    /// prints the table.
     #[arg(long, value_name = "DIR", conflicts_with = "list")]
     fit: Option<PathBuf>,
-    /// Lists the properties with reason, tolerance and cover.
+    /// Lists the properties, each with its reason, tolerance and coverage.
     #[arg(long)]
     list: bool,
     /// Prints the result as JSON.
@@ -91,7 +93,7 @@ fn property(name: &str) -> Result<Property, String> {
     })
 }
 
-/// Runs the command; 0 done, 1 a world fails that is not known, 64 a bad file or seed.
+/// Runs the command; exit code 0 success, 1 an unknown failure, 64 an invalid file or seed.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -141,7 +143,8 @@ pub(crate) fn run(args: &WorldsArgs) -> anyhow::Result<ExitCode> {
 fn run_worlds(args: &WorldsArgs, asked: &[Property], known: &Known) -> anyhow::Result<ExitCode> {
     let file = args.out.as_ref().map(|directory| directory.join("worlds.jsonl"));
     if let Some(directory) = &args.out {
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let there = file
         .as_deref()
@@ -320,15 +323,17 @@ fn list() -> anyhow::Result<ExitCode> {
 }
 
 const HELP: &str = "\
-A world has 1 to 6 networks with rates, delays, loss, queues, path MTUs, policers, translators and rivals that no author
-chose, failures, and workloads. It runs through the tunnel, over each network alone, with packets in turn, and over
-MPTCP. The same seed is the same world.
+A world has 1 to 6 networks with random rates, delays, loss, queues, path MTUs, policers, address \
+translators and competing traffic, with failures, and workloads. Each world runs through the \
+tunnel, over each network alone, with the packets distributed in turn, and over MPTCP. The same \
+seed gives the same world.
 
   hawser-lab worlds --seeds 1..1000 --out out/worlds --known scenarios/worlds/known.toml
   hawser-lab worlds --draw 17 > world.toml && hawser-lab sim world.toml --compare --vs mptcp
   hawser-lab worlds --shrink 17 --property pauses
 
-Exit codes: 0 done, 1 a world fails that is not known, 2 usage, 64 a bad file or seed.";
+Exit codes: 0 success, 1 a failing world that is not in the list of known failures, 2 usage error, \
+64 an invalid file or seed.";
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,5 @@
-//! Sets of scenarios that are part of the program, and how a user names one of them or a file of
-//! their own.
+//! Sets of scenarios that are compiled into the program, and the lookup of a scenario by name or by
+//! file.
 
 use std::path::{Path, PathBuf};
 
@@ -9,17 +9,17 @@ use hawser_testbed::read_scenario;
 /// A directory of scenarios.
 #[derive(Debug)]
 pub(crate) struct Set {
-    /// Its name below `scenarios/`.
+    /// Name below `scenarios/`.
     pub(crate) directory: &'static str,
     /// Name and text of each.
     pub(crate) scenarios: &'static [(&'static str, &'static str)],
-    /// What those with a trace read.
+    /// Trace file for scenarios that refer to one.
     pub(crate) trace: &'static str,
-    /// The command that lists them.
+    /// Command that lists the scenarios.
     pub(crate) listed_by: &'static str,
 }
 
-/// A [`Set`]'s `scenarios`, from their names.
+/// Builds the `scenarios` of a [`Set`] from their names.
 #[macro_export]
 macro_rules! committed {
     ($directory:literal: $($name:literal),* $(,)?) => {
@@ -28,11 +28,11 @@ macro_rules! committed {
 }
 
 impl Set {
-    /// The scenarios asked for, by name or as files; all of the set when none is; `settings`
-    /// replace fields of each.
+    /// Returns the requested scenarios, by name or file, or the whole set if none is requested.
+    /// `settings` replace fields of each.
     ///
     /// # Errors
-    /// One line for the user.
+    /// When a scenario is unknown or invalid; the message is one line for the user.
     pub(crate) fn find(
         &self,
         asked: &[String],
@@ -58,7 +58,7 @@ impl Set {
         asked.iter().map(find).collect()
     }
 
-    /// A line for each.
+    /// Returns a line per scenario: name and description.
     pub(crate) fn list(&self) -> String {
         let line = |(name, text): &(&str, &str)| {
             let about = text.lines().next().unwrap_or_default();
@@ -70,7 +70,7 @@ impl Set {
     fn read(&self, (name, text): &(&str, &str), settings: &[String]) -> Result<(String, Scenario), String> {
         let path = PathBuf::from(format!("scenarios/{}/{name}.toml", self.directory));
         let read: Result<Scenario, ScenarioError> =
-            Scenario::parse(text, &path, settings, &mut |_| Ok(self.trace.to_owned()));
+            Scenario::parse(text, &path, settings, &mut |_| Ok(self.trace.into()));
         read.map(|scenario| ((*name).to_owned(), scenario))
             .map_err(|error| error.to_string())
     }

@@ -1,13 +1,14 @@
-//! The program whose daemons the laboratory runs.
+//! Location of the program whose daemons the laboratory runs.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
-/// The program `hawser` that lies beside this one: built together, they are of the same version.
+/// Returns the program `hawser` in this program's directory: both are built together, with one
+/// version.
 ///
 /// # Errors
-/// When it is not there.
+/// When the program is missing.
 pub(crate) fn program() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program")?;
     let program = own.with_file_name("hawser");

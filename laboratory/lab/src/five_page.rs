@@ -1,36 +1,36 @@
-//! `hawser-lab demo --five`: what was measured, as a page, as JSON and as text.
+//! `hawser-lab demo --five`: the results as a page, as JSON and as text.
 
 use std::fmt::Write;
 
-use hawser_experiments::reproduce::{Axis, JoinedCurve, JoinedPlot, Unit, escape, page};
+use hawser_experiments::reproduce::{Axis, MergedCurve, MergedPlot, Unit, escape, page};
 use hawser_netem::report::{Report, Spread};
-use hawser_testbed::demo::five::{CONNECTS_WITHIN, Figures, Five, FiveResult, HEARD, Way};
+use hawser_testbed::demo::five::{CONNECTS_WITHIN, Figures, Five, FiveResult, HEARD, SystemResult};
 use hawser_units::Duration;
 
-/// The result with its figures.
+/// Results of a demonstration with their key figures.
 pub(crate) struct Page<'a> {
     five: &'a Five,
     result: &'a FiveResult,
-    /// Of each way, in each run.
+    /// Key figures of each run of each system.
     figures: Vec<Vec<Figures>>,
     is_recorded: bool,
 }
 
-/// A column of the table: its heading, a figure of a run, and how it is written.
+/// A column of the table: heading, figure of a run, and number of decimals.
 type Column = (&'static str, fn(&Figures) -> Option<f64>, usize);
 
 impl<'a> Page<'a> {
     pub(crate) fn new(five: &'a Five, result: &'a FiveResult, is_recorded: bool) -> Self {
-        let of = |way: &Way| way.runs.iter().map(|run| five.figures(run)).collect();
+        let of = |system: &SystemResult| system.runs.iter().map(|run| five.figures(run)).collect();
         Self {
             five,
             result,
-            figures: result.ways.iter().map(of).collect(),
+            figures: result.systems.iter().map(of).collect(),
             is_recorded,
         }
     }
 
-    /// The one sentence that says it.
+    /// Returns the main result in one sentence.
     pub(crate) fn headline(&self) -> String {
         let mbps: Vec<f64> = self
             .figures
@@ -45,7 +45,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// A table for a terminal.
+    /// Returns the table for a terminal.
     pub(crate) fn to_text(&self) -> String {
         let mut text = String::new();
         for (heading, figure, digits) in COLUMNS {
@@ -56,7 +56,11 @@ impl<'a> Page<'a> {
             }
             text.push('\n');
         }
-        let titles = self.result.ways.iter().map(|way| format!(" {:>22}", way.title));
+        let titles = self
+            .result
+            .systems
+            .iter()
+            .map(|system| format!(" {:>22}", system.title));
         format!(
             "  {:<38}{}\n{text}{}\n",
             "",
@@ -65,22 +69,22 @@ impl<'a> Page<'a> {
         )
     }
 
-    /// The figures of each run.
+    /// Returns the figures of each run as JSON.
     ///
     /// # Errors
-    /// None that can happen.
+    /// Never: every field can be serialized.
     pub(crate) fn to_json(&self) -> serde_json::Result<String> {
-        let ways = self.result.ways.iter().zip(&self.figures);
-        let ways = ways.map(|(way, runs)| serde_json::json!({ "way": way.title, "runs": runs }));
+        let systems = self.result.systems.iter().zip(&self.figures);
+        let systems = systems.map(|(system, runs)| serde_json::json!({ "way": system.title, "runs": runs }));
         serde_json::to_string_pretty(&serde_json::json!({
             "version": 1,
             "duration_s": self.five.scenario.duration.as_secs_f64(),
-            "ways": ways.collect::<Vec<_>>(),
+            "ways": systems.collect::<Vec<_>>(),
             "mptcp_by_the_dead": self.result.mptcp_by_the_dead,
         }))
     }
 
-    /// The page; it loads nothing.
+    /// Returns the self-contained page.
     pub(crate) fn to_html(&self) -> String {
         let rows = COLUMNS.iter().map(|(heading, figure, digits)| {
             let cells = self
@@ -94,9 +98,9 @@ impl<'a> Page<'a> {
         });
         let heads = self
             .result
-            .ways
+            .systems
             .iter()
-            .map(|way| format!("<th scope=\"col\">{}</th>", way.title));
+            .map(|system| format!("<th scope=\"col\">{}</th>", system.title));
         let table = format!(
             "<article><div class=\"scroll\"><table><thead><tr><th scope=\"col\">{}</th>{}</tr></thead>\n\
              <tbody>\n{}</tbody></table></div></article>\n",
@@ -123,16 +127,16 @@ impl<'a> Page<'a> {
         self.figures.first().map_or(0, Vec::len)
     }
 
-    fn goodput(&self) -> JoinedPlot {
+    fn goodput(&self) -> MergedPlot {
         let sum = self.five.sum_over_time(BIN);
         let sum = curve(
             "sum of the networks, frames",
             sum.into_iter().map(|bps| bps / 1e6),
         );
-        let ways = self.result.ways.iter().map(|way| {
-            let bytes = binned(way.median_run(), 0, |bins| bins.iter().sum::<u64>() as f64);
+        let systems = self.result.systems.iter().map(|system| {
+            let bytes = binned(system.median_run(), 0, |bins| bins.iter().sum::<u64>() as f64);
             curve(
-                &way.title,
+                &system.title,
                 bytes
                     .into_iter()
                     .map(|bytes| bytes * 8.0 / BIN.as_secs_f64() / 1e6),
@@ -141,25 +145,25 @@ impl<'a> Page<'a> {
         plot(
             "The upload: what the server received, against what the networks could carry",
             Axis::new("goodput", Unit::Mbps),
-            ways.chain([sum]).collect(),
+            systems.chain([sum]).collect(),
         )
     }
 
-    fn call(&self) -> JoinedPlot {
-        let ways = self.result.ways.iter().map(|way| {
-            let run = way.median_run();
+    fn call(&self) -> MergedPlot {
+        let systems = self.result.systems.iter().map(|system| {
+            let run = system.median_run();
             let both = [1, 2].map(|workload| silences(run, workload));
             let worse = both[0].iter().zip(&both[1]).map(|(up, down)| up.max(*down));
-            curve(&way.title, worse)
+            curve(&system.title, worse)
         });
         plot(
             "The call: the longest time without a packet, in each half second, the worse direction",
             Axis::new("gap", Unit::Millis),
-            ways.collect(),
+            systems.collect(),
         )
     }
 
-    /// When each network carried nothing, below the plot and with its time.
+    /// Returns the failures of each network, below the plot and with its time axis.
     fn states(&self) -> String {
         let duration = self.five.scenario.duration.as_secs_f64();
         let names = || self.five.scenario.networks.iter().map(|network| &network.name);
@@ -219,8 +223,8 @@ fn article(content: &str) -> String {
     format!("<article>\n{content}</article>\n")
 }
 
-fn plot(title: &str, y: Axis, curves: Vec<JoinedCurve>) -> JoinedPlot {
-    JoinedPlot {
+fn plot(title: &str, y: Axis, curves: Vec<MergedCurve>) -> MergedPlot {
+    MergedPlot {
         setup: String::from("five"),
         title: title.to_owned(),
         x: Axis::new("time", Unit::Seconds),
@@ -229,12 +233,12 @@ fn plot(title: &str, y: Axis, curves: Vec<JoinedCurve>) -> JoinedPlot {
     }
 }
 
-/// One value for each [`BIN`].
-fn curve(name: &str, values: impl Iterator<Item = f64>) -> JoinedCurve {
+/// Returns a curve with one value for each [`BIN`].
+fn curve(name: &str, values: impl Iterator<Item = f64>) -> MergedCurve {
     let points = values
         .enumerate()
         .map(|(n, value)| ((n as f64 + 0.5) * BIN.as_secs_f64(), Spread::only(value)));
-    JoinedCurve {
+    MergedCurve {
         name: name.to_owned(),
         points: points.collect(),
     }
@@ -248,7 +252,7 @@ fn binned(run: &Report, workload: usize, of: impl Fn(&[u64]) -> f64) -> Vec<f64>
         .collect()
 }
 
-/// For each [`BIN`], the longest silence that lasts until there, or ends in it.
+/// Returns, for each [`BIN`], the longest gap between arrivals that overlaps the bin.
 ///
 /// Units: milliseconds.
 fn silences(run: &Report, workload: usize) -> Vec<f64> {
@@ -309,9 +313,11 @@ const COLUMNS: &[Column] = &[
 
 const _: () = assert!(HEARD.as_millis() == 100, "a column says so");
 
-/// Coarse enough that a bin holds more than one burst of a slow network.
+/// Bin of the curves, long enough that a bin holds more than one burst of a slow network. Source:
+/// our choice; a longer one hides the outages.
 const BIN: Duration = Duration::from_millis(500);
-/// As the plots of a page.
+/// Dimensions of the plots, as on other pages. Source: `reproduce/report/chart.rs` of
+/// `hawser-experiments`.
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 66.0;
 

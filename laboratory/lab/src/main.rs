@@ -1,8 +1,8 @@
-//! The `hawser-lab` command: scenarios on real packets and in virtual time, held against each
-//! other, against other tools and against what papers print.
+//! The `hawser-lab` command: runs scenarios on real packets and in virtual time, and compares the
+//! results with each other, with other tools and with published papers.
 //!
-//! Exit codes: 0 done (or nobody reads on), 1 failed while running, 2 usage, 64 a bad scenario
-//! (said before anything is touched).
+//! Exit codes: 0 success (or standard output was closed), 1 failure while running, 2 usage error,
+//! 64 invalid scenario (reported before anything changes on the machine).
 #![forbid(unsafe_code)]
 
 mod bench_page;
@@ -32,11 +32,12 @@ mod daemon;
 mod five_page;
 mod large_pages;
 mod live;
+mod papers;
 mod progress;
 mod real;
+mod systems;
 mod trace_pairs;
 mod video;
-mod ways;
 
 use std::process::ExitCode;
 
@@ -46,8 +47,8 @@ use hawser_terminal::end;
 /// The laboratory of Hawser: measures it on emulated networks, with real packets or in virtual
 /// time.
 ///
-/// `hawser-lab demo` shows what Hawser does. `hawser-lab sim SCENARIO` needs neither root nor time;
-/// `sudo hawser-lab lab SCENARIO` runs the same file with real daemons.
+/// `hawser-lab demo` shows the effect of Hawser. `hawser-lab sim SCENARIO` runs a scenario in
+/// virtual time, without root; `sudo hawser-lab lab SCENARIO` runs the same file with real daemons.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
@@ -57,41 +58,23 @@ struct Cli {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Shows what Hawser does: one download over three networks, with a picture.
     Demo(cli_demo::DemoArgs),
-    /// Runs a scenario with real kernel sockets and emulated networks.
     Lab(cli_lab::LabArgs),
-    /// Keeps a scenario's networks and daemons running, and changes them by command.
     Live(live::LiveArgs),
-    /// Runs a scenario as `lab` does, in a kernel of its own and in virtual time.
     Uml(cli_uml::UmlArgs),
-    /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
     Sim(Box<cli_sim::SimArgs>),
-    /// Runs a fleet of hubs with many clients over days, in virtual time.
     Fleet(cli_fleet::FleetArgs),
-    /// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
     Sweep(cli_sweep::SweepArgs),
-    /// Draws a world from each seed and judges properties that all worlds must have.
     Worlds(cli_worlds::WorldsArgs),
-    /// Varies every constant of the data path by two both ways, over suites of scenarios.
     Sensitivity(cli_sensitivity::SensitivityArgs),
-    /// Prints the most that any scheduler could have delivered over the networks of a scenario.
     Oracle(cli_oracle::OracleArgs),
-    /// Runs a recording in virtual time as it was, and with changes.
     Replay(cli_replay::ReplayArgs),
-    /// Sends a real video over several networks and measures what is seen at the other end.
     Video(video::VideoArgs),
-    /// Tests a scenario file, and touches nothing.
     Check(cli_check::CheckArgs),
-    /// Holds the simulator against the lab: the same scenarios in both, side by side.
     Conform(cli_conform::ConformArgs),
-    /// Runs the evaluations of the papers again and holds them against what the papers print.
     Reproduce(cli_reproduce::ReproduceArgs),
-    /// Lets published ideas compete under the same conditions, in virtual time.
     Compare(cli_compare::CompareArgs),
-    /// Is the air between the simulated Wi-Fi cards of a kernel.
     Medium(cli_medium::MediumArgs),
-    /// Measures parts of Hawser on this machine.
     Bench(cli_bench::BenchArgs),
 }
 

@@ -1,10 +1,10 @@
-//! How far a long run is, where somebody can see it.
+//! Progress display of a long run.
 
 use std::io::{IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar on standard error, or nothing when that is no terminal.
+/// Returns a progress bar on standard error, hidden if standard error is not a terminal.
 pub(crate) fn bar(total: usize) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
@@ -16,19 +16,19 @@ pub(crate) fn bar(total: usize) -> ProgressBar {
         .with_style(style.expect("the template is tested"))
 }
 
-/// Writes one line over the last one on standard error, or nothing when that is no terminal.
+/// Replaces the last line on standard error; does nothing if standard error is not a terminal.
 pub(crate) fn line(text: impl FnOnce() -> String) {
     if std::io::stderr().is_terminal() {
         let _ = write!(std::io::stderr(), "\r\x1b[K{}", text());
     }
 }
 
-/// Writes a line on standard error that stays, whoever reads it.
+/// Writes a permanent line to standard error, also without a terminal.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Takes the line of [`line`] away.
+/// Clears the line of [`line`].
 pub(crate) fn clear_line() {
     line(String::new);
 }

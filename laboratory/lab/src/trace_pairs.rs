@@ -1,4 +1,4 @@
-//! Two recorded networks at once: which files belong together, and the scenario that they make.
+//! Pairs of recorded networks: matching of files, and the scenario of a pair.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use hawser_netem::scenario::{Direction, Links, Network, Scenario, Usage, Via, Wo
 use hawser_netem::{Capacity, LinkConfig, Trace};
 use hawser_units::{Bytes, Duration, Rate};
 
-/// Two networks and which way the bulk goes.
+/// Two networks and the direction of the bulk transfer.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
     pub(crate) name: String,
@@ -17,7 +17,7 @@ pub(crate) struct Pair {
     networks: [Recorded; 2],
 }
 
-/// One network. Where only one direction was recorded, it is both.
+/// Recording of one network; a recording of one direction serves for both.
 #[derive(Clone, Debug)]
 struct Recorded {
     name: &'static str,
@@ -26,11 +26,11 @@ struct Recorded {
     delay: Duration,
 }
 
-/// Finds `X_wifi.csv` beside `X_cellular.csv`, and every two of `X.down` with `X.up`, those down
-/// and up.
+/// Finds pairs of `X_wifi.csv` and `X_cellular.csv`, and all pairs of modems with `X.down` and
+/// `X.up`, the latter in both directions.
 ///
 /// # Errors
-/// When the directory cannot be read, a trace is none, or there is no pair.
+/// When the directory cannot be read, a trace is invalid, or there is no pair.
 pub(crate) fn find(directory: &Path) -> anyhow::Result<Vec<Pair>> {
     let mut texts = BTreeMap::new();
     let cannot = || format!("cannot read {}", directory.display());
@@ -57,7 +57,7 @@ pub(crate) fn find(directory: &Path) -> anyhow::Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-/// Wi-Fi and cellular at one time and place.
+/// Returns the pairs of Wi-Fi and cellular recordings of one time and location.
 fn walks(traces: &BTreeMap<String, Arc<Trace>>) -> Vec<Pair> {
     let pair = |(file, wifi): (&String, &Arc<Trace>)| {
         let name = file.strip_suffix("_wifi.csv")?;
@@ -80,10 +80,10 @@ fn walks(traces: &BTreeMap<String, Arc<Trace>>) -> Vec<Pair> {
     traces.iter().filter_map(pair).collect()
 }
 
-/// The texts of the first four of X.down with X.up, by name.
+/// Returns the texts of the first four pairs of X.down and X.up, by name.
 ///
 /// # Errors
-/// When the directory cannot be read, or there is none.
+/// When the directory cannot be read, or contains no such pair.
 pub(crate) fn modems(directory: &Path) -> anyhow::Result<Vec<(String, String)>> {
     let cannot = || format!("cannot read {}", directory.display());
     let entries = std::fs::read_dir(directory).with_context(cannot)?;
@@ -138,14 +138,14 @@ fn every_two(traces: &BTreeMap<String, Arc<Trace>>) -> Vec<Pair> {
 }
 
 impl Pair {
-    /// The ways to carry it: through Hawser, over each network alone, and by multipath TCP.
-    pub(crate) fn ways(&self) -> [Via; 4] {
+    /// Systems that transfer the pair's traffic: Hawser, each network alone, and multipath TCP.
+    pub(crate) fn systems(&self) -> [Via; 4] {
         let single = |n: usize| Via::Single(self.networks[n].name.to_owned());
         [Via::Hub, single(0), single(1), Via::Mptcp]
     }
 
-    /// One CUBIC transfer for as long as the longer recording, at most `most`; recordings start
-    /// with it.
+    /// Returns a scenario with a CUBIC transfer as long as the longer recording, at most `most`,
+    /// from the start of the recordings.
     pub(crate) fn bulk(&self, via: &Via, most: Duration) -> Scenario {
         Scenario {
             name: self.name.clone(),
@@ -164,13 +164,13 @@ impl Pair {
             client_hop: None,
             tcp_ecn: false,
             tcp: Default::default(),
-            beside: BTreeMap::new(),
+            competing: BTreeMap::new(),
             events: Vec::new(),
         }
     }
 
-    /// The same with a call and a video beside it, in the same direction; without the transfer
-    /// where it is `idle`.
+    /// Returns the scenario of [`Self::bulk`] with an additional call and video in the same
+    /// direction; `is_idle` removes the transfer.
     pub(crate) fn live(&self, via: &Via, most: Duration, is_idle: bool) -> Scenario {
         let mut scenario = self.bulk(via, most);
         if is_idle {
@@ -188,7 +188,7 @@ impl Pair {
         scenario
     }
 
-    /// What both recordings can carry while a run is measured.
+    /// Returns the sum of the mean rates of both recordings during the measurement.
     pub(crate) fn sum(&self, most: Duration) -> Rate {
         let (from, to) = (WARMUP, self.duration(most));
         let mean = |network: &Recorded| {
@@ -242,14 +242,17 @@ impl Recorded {
     }
 }
 
-/// One way, to an access point and what is behind it.
+/// Delay of an access point and the network behind it, one way. Source: docs/notebook/traces.md,
+/// "Set-up".
 const WIFI_DELAY: Duration = Duration::from_millis(10);
-/// One way, to a cell and what is behind it.
+/// Delay of a cell and the network behind it, one way. Source: docs/notebook/traces.md, "Set-up".
 const CELLULAR_DELAY: Duration = Duration::from_millis(30);
-/// Slow start is not what is compared.
+/// Time before the measurement, without slow start. Source: docs/notebook/traces.md, "Set-up".
 const WARMUP: Duration = Duration::from_secs(1);
-/// 50 packets a second of 200 bytes.
+/// Rate of a call: 50 packets per second of 200 bytes. Source: G.711 (RFC 3551 section 4.5.14) with
+/// the headers of RTP, UDP and IP.
 const CALL: Rate = Rate::from_bps(80_000);
+/// Rate of a video. Source: docs/notebook/traces.md, "Result".
 const VIDEO: Rate = Rate::from_bps(4_000_000);
 
 #[cfg(test)]

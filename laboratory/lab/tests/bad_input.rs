@@ -1,8 +1,6 @@
-//! What is wrong in a scenario is refused with file, line and remedy, and nothing is silently
-//! ignored.
+//! Errors in a scenario are rejected with file, line and remedy; nothing is silently ignored.
 //!
-//! Each file in `tests/bad` is wrong in one way, and says in its first line where and what must be
-//! said.
+//! Each file in `tests/bad` has one error; its first line states the expected position and message.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +39,7 @@ fn every_bad_file_is_refused_at_its_line_with_a_remedy() {
 
 #[test]
 fn the_same_file_without_its_mistake_is_good() {
-    // Otherwise a test above could pass for another reason than it thinks.
+    // Otherwise a test above could pass for the wrong reason.
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad/misspelt-field.toml");
     let text = std::fs::read_to_string(file)
         .expect("readable")

@@ -1,4 +1,4 @@
-//! `hawser-lab compare` as it is used.
+//! Tests of `hawser-lab compare` as run by a user.
 
 use std::process::{Command, Output};
 

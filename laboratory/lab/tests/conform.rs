@@ -1,4 +1,4 @@
-//! The simulator's half of `hawser-lab conform`, and its arguments.
+//! Tests of the simulator's part of `hawser-lab conform`, and of its arguments.
 
 use std::process::{Command, Output};
 

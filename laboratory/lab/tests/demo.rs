@@ -1,14 +1,14 @@
-//! The demonstration for whoever runs it: as an ordinary user on real packets where user namespaces
-//! are allowed, in the simulator where they are not, and where there is no TUN interface.
+//! Tests of the demonstration as an ordinary user: on real packets if user namespaces are allowed;
+//! in the simulator if they are not, or if there is no TUN interface.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Both programs where every user may run them, and a directory that every user may write.
+/// Copies both programs to a directory where every user may run them and write files.
 fn stage() -> tempfile::TempDir {
     let lab = env!("CARGO_BIN_EXE_hawser-lab");
-    let hawser = hawser_testing::require_beside(lab, "hawser");
+    let hawser = hawser_testing::require_sibling(lab, "hawser");
     let dir = tempfile::tempdir().expect("a directory");
     for program in [Path::new(lab), &hawser] {
         let name = program.file_name().expect("a name");
@@ -19,11 +19,11 @@ fn stage() -> tempfile::TempDir {
     dir
 }
 
-/// Becomes an ordinary user.
+/// Command prefix that runs a command as an ordinary user.
 const DEMOTE: &str = "setpriv --reuid 4242 --regid 4242 --clear-groups";
 
-/// Runs `setup` in namespaces of its own, then a small demonstration by way of `launch`.
-/// `namespaces`: options of unshare(1).
+/// Runs `setup` in separate namespaces, then a small demonstration through `launch`. `namespaces`
+/// are options of unshare(1).
 fn demonstrate(dir: &Path, namespaces: &[&str], setup: &str, launch: &str) -> Output {
     let script = format!("set -e; {setup}; cd \"$1\"; exec {launch} ./hawser-lab demo --size 1 --out out");
     let mut command = Command::new("unshare");
@@ -78,7 +78,7 @@ fn an_ordinary_user_gets_real_packets_in_a_user_namespace() {
         return;
     }
     let dir = stage();
-    // Most machines let everybody open this device; here its mode may be another.
+    // On most machines every user may open this device; here its mode may differ.
     let device = "mount -t tmpfs none /dev/net; mknod -m 666 /dev/net/tun c 10 200";
     let output = demonstrate(dir.path(), &["--mount"], device, DEMOTE);
     let said = said(&output);
@@ -108,7 +108,8 @@ fn without_user_namespaces_it_is_simulated() {
         return;
     }
     let dir = stage();
-    // A limit of a user namespace holds for all below it; whoever runs there is not root.
+    // The limit of a user namespace also applies to all nested ones; the test's user there is not
+    // root.
     let forbid = "echo 0 >/proc/sys/user/max_user_namespaces";
     let namespaces = ["--user", "--map-user=4242", "--map-group=4242", "--keep-caps"];
     let output = demonstrate(dir.path(), &namespaces, forbid, "");

@@ -1,4 +1,5 @@
-//! `hawser-lab bench idle-clients`: what enrolled clients cost a hub while they carry nothing.
+//! Tests of `hawser-lab bench idle-clients`: the cost of enrolled clients without traffic for a
+//! hub.
 
 use std::process::Command;
 

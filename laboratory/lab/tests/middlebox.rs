@@ -1,14 +1,15 @@
-//! What middleboxes do to real packets: sizes, rates, ECN, hangs, translators and carriers.
+//! Effects of middleboxes on real packets: sizes, rates, ECN, hangs, translators and carriers.
 
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
-/// One run at a time: two cores carry one.
+/// Serializes the runs: two cores suffice for one.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A network `a` with `fields` towards the client, `more` below it, and workloads and events.
+/// Returns a scenario of network `a` with `fields` towards the client, followed by `more`, with
+/// workloads and events.
 fn scenario(head: &str, fields: &str, more: &str) -> String {
     format!(
         "name = \"middlebox\"\nduration = \"3s\"\n{head}\n[[network]]\nname = \"a\"\n\
@@ -16,13 +17,13 @@ fn scenario(head: &str, fields: &str, more: &str) -> String {
     )
 }
 
-/// What the lab reports; `None` where namespaces are not permitted.
+/// Returns the lab's report; `None` if namespaces are not permitted.
 fn lab(text: &str) -> Option<Value> {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("scenario.toml");
     std::fs::write(&file, text).expect("written");
     let program = env!("CARGO_BIN_EXE_hawser-lab");
-    let _ = hawser_testing::require_beside(program, "hawser");
+    let _ = hawser_testing::require_sibling(program, "hawser");
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let output = Command::new(program)
         .arg("lab")
@@ -87,7 +88,7 @@ fn a_policer_of_udp_drops_what_exceeds_it_and_leaves_tcp_alone() {
     let loss = policed["workloads"][0]["loss"].as_f64().expect("a share");
     assert!(loss > 0.3, "a fourth conforms: {policed}");
     let tcp = lab(&scenario(SINGLE, policer, TCP)).expect("as before");
-    // What its queue drops is little beside what passes.
+    // The queue drops few packets in comparison with those that pass.
     let down = |what: &str| tcp["networks"]["a"]["down"][what].as_f64().expect("a number");
     assert!(down("lost") < down("packets") / 5.0, "{tcp}");
 }
@@ -101,7 +102,7 @@ fn ecn_is_marked_dropped_or_cleared() {
     let Some(cleared) = of("bleach") else { return };
     let (marked, dropped) = (of("mark").expect("as before"), of("drop").expect("as before"));
     assert!(marked < cleared / 2.0 && marked > 0.0, "{marked} of {cleared}");
-    // What is sent again is not ECT (RFC 3168 section 6.1.5), and passes.
+    // Retransmissions are not ECT (RFC 3168 section 6.1.5), and pass.
     assert!(dropped < cleared / 20.0, "{dropped} of {cleared}");
 }
 
@@ -137,7 +138,7 @@ fn a_router_that_forgets_and_changes_ports_does_not_end_the_tunnel() {
     );
 }
 
-/// TCP over the kernel alone ends where its port changes; with the same port it goes on.
+/// TCP over the kernel alone ends if its port changes; with the same port it continues.
 #[test]
 fn a_flush_that_keeps_the_port_lets_tcp_go_on() {
     let flush = "[[event]]\nat = \"1s\"\nnetwork = \"a\"\nset = \"nat-flush\"\n";
@@ -157,7 +158,7 @@ fn a_lost_carrier_stops_a_network_until_it_is_back() {
     let Some(report) = lab(&scenario(SINGLE, "", &more)) else {
         return;
     };
-    // The half second without a carrier, and what TCP needs to notice that it is back.
+    // The half second without a carrier, plus the time until TCP detects its return.
     let gap = report["longest_gap_ms"].as_f64().expect("a number");
     assert!(gap > 400.0, "{report}");
     let bins = report["series"]["bytes"].as_array().expect("a series");

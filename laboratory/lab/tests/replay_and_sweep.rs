@@ -1,4 +1,4 @@
-//! Replays and sweeps as they are used.
+//! Tests of replays and sweeps as run by a user.
 
 use std::process::{Command, Output};
 
@@ -47,7 +47,8 @@ fn a_replay_shows_what_a_second_network_would_have_brought() {
     );
 }
 
-/// Ten looks at two networks, of which the second carries 8 Mbit/s down: some 1 MB a look.
+/// Returns a recording with ten samples of two networks; the second receives 8 Mbit/s, about 1 MB
+/// per sample.
 fn two_networks() -> String {
     let mut text = "{\"hawser_recording\":1,\"interval_ms\":1000}\n".to_owned();
     for t_ms in (0..10_000).step_by(1000) {
@@ -65,7 +66,7 @@ fn each_of_the_four_questions_has_an_answer() {
     let modem = "[[network]]\nname = \"modem\"\ndown = { rate = \"8mbit\", delay = \"20ms\" }\nup = { rate = \"4mbit\", delay = \"20ms\" }\n";
     std::fs::write(path("modem.toml"), modem).expect("written");
     let (recording, modem) = (path("r.recording"), path("modem.toml"));
-    // What the download has, as a share of what it had.
+    // Rate of the download relative to the unchanged replay.
     let gain = |change: &[&str]| {
         let output = lab(&[&["replay", &recording, "--json"], change].concat());
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
@@ -73,7 +74,7 @@ fn each_of_the_four_questions_has_an_answer() {
         let goodput = |which: &str| found[which]["goodput_bps.total"].as_f64().expect("a number");
         goodput("what_if") / goodput("as_recorded")
     };
-    // Of ten seconds, the second network is there for the first three.
+    // The second network is available for the first three of ten seconds.
     let quota = gain(&["--quota", "network-2=3MB"]);
     assert!((0.55..0.85).contains(&quota), "{quota}");
     assert_eq!(gain(&["--quota", "network-2=1GB"]), 1.0, "it is not used up");
@@ -139,7 +140,7 @@ fn files_that_are_no_recording_and_no_sweep_are_refused_with_their_place() {
     let replay = lab(&["replay", bad]);
     assert_eq!(replay.status.code(), Some(64));
     assert!(
-        said(&replay).contains("no-unit.toml: line 1: this is no recording"),
+        said(&replay).contains("no-unit.toml: line 1: not a recording"),
         "{}",
         said(&replay)
     );

@@ -1,4 +1,4 @@
-//! `hawser-lab reproduce` as it is used.
+//! Tests of `hawser-lab reproduce` as run by a user.
 
 use std::process::{Command, Output};
 
@@ -75,4 +75,41 @@ fn draws_the_air_of_an_experiment_that_has_one() {
     }
     let refused = reproduce(&["H-tab2", "--timeline", page_name]);
     assert_eq!(refused.status.code(), Some(2), "it is not on the air");
+}
+
+#[test]
+fn the_page_is_written_from_results_and_continues_where_it_stopped() {
+    let _ = hawser_testing::require_sibling(env!("CARGO_BIN_EXE_hawser-lab"), "hawser");
+    let dir = tempfile::tempdir().expect("a directory");
+    let page = dir.path().join("page.md");
+    let page_name = page.to_str().expect("a plain name");
+    let mut runs = Vec::new();
+    for seeds in ["1", "2", "2"] {
+        let output = reproduce(&["A.mtu", "--page", page_name, "--seeds", seeds, "--jobs", "1"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        runs.push(
+            said.lines()
+                .filter(|line| line.contains("A-mtu from A.mtu simulated"))
+                .count(),
+        );
+    }
+    assert_eq!(runs, [1, 1, 0], "what has a result is not run again");
+    let text = std::fs::read_to_string(&page).expect("a page");
+    assert!(text.starts_with("# The five papers, claim by claim"), "{text}");
+    assert_eq!(text.matches("\n| `").count(), 363, "a row of every claim");
+    assert!(
+        text.contains("| 1400 B | reproduced; no product contains its flow table and stitch |"),
+        "{text}"
+    );
+    let results = std::fs::read_to_string(page.with_extension("jsonl")).expect("results");
+    assert_eq!(results.lines().count(), 2);
+}
+
+#[test]
+fn a_budget_without_a_page_is_refused() {
+    let output = reproduce(&["A.mtu", "--budget", "1min"]);
+    assert_eq!(output.status.code(), Some(2));
+    let problem = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(problem.contains("--page"), "{problem}");
 }

@@ -1,4 +1,4 @@
-//! The lab in a kernel of its own: real daemons, virtual time, and the same result every time.
+//! Tests of the lab in a separate kernel: real daemons, virtual time, and reproducible results.
 
 use std::process::{Command, Output};
 
@@ -28,13 +28,13 @@ kind = "ping"
 interval = "20ms"
 "#;
 
-/// What `hawser-lab uml` says of [`SCENARIO`]; `None` where there is no such kernel.
+/// Returns the output of `hawser-lab uml` for [`SCENARIO`]; `None` if the kernel is not built.
 fn uml(arguments: &[&str]) -> Option<Output> {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("scenario.toml");
     std::fs::write(&file, SCENARIO).expect("written");
     let program = env!("CARGO_BIN_EXE_hawser-lab");
-    let _ = hawser_testing::require_beside(program, "hawser");
+    let _ = hawser_testing::require_sibling(program, "hawser");
     if !hawser_testing::require_kernel() {
         return None;
     }
@@ -44,7 +44,7 @@ fn uml(arguments: &[&str]) -> Option<Output> {
         .arg(&file)
         .args(["--time-limit", "300"])
         .args(arguments);
-    // The current directory is this crate's: the kernel's script is found above it.
+    // The current directory is that of this crate; the kernel's script is in a parent directory.
     Some(command.output().expect("the program starts"))
 }
 
@@ -80,8 +80,8 @@ fn what_cannot_be_run_is_refused_before_a_kernel_starts() {
     }
 }
 
-/// The kernel is 6.1, as Debian 12 has: a TUN interface takes no joined UDP segments. Packets of
-/// several datagrams come out of a fast link in the same instant.
+/// The kernel is 6.1, as in Debian 12: a TUN interface accepts no coalesced UDP segments. A fast
+/// link delivers packets of several datagrams at the same instant.
 #[test]
 #[ignore = "slow: make test-all"]
 fn a_kernel_without_udp_segmentation_loses_no_datagram() {
@@ -100,19 +100,19 @@ fn a_kernel_without_udp_segmentation_loses_no_datagram() {
     assert_eq!(workload["loss"], 0.0, "{workload}");
 }
 
-/// The program, where a kernel with radios and what they need are there.
+/// Returns the program if a kernel with radios and their requirements are available.
 fn program_for_the_air() -> Option<&'static str> {
     let has_both = ["hostapd", "iw"].map(|program| hawser_testing::require_program(&[program]));
     if has_both.contains(&false) || !hawser_testing::require_kernel() {
         return None;
     }
     let program = env!("CARGO_BIN_EXE_hawser-lab");
-    let _ = hawser_testing::require_beside(program, "hawser");
+    let _ = hawser_testing::require_sibling(program, "hawser");
     Some(program)
 }
 
-/// Two boxes that two radios join, hostapd and `mac80211` on both: what an interferer takes of one
-/// link goes over the other.
+/// Two radios connect two devices, both with hostapd and `mac80211`: the traffic that an interferer
+/// displaces from one link moves to the other.
 #[test]
 #[ignore = "slow: make test-all"]
 fn a_repeater_on_the_air_moves_what_a_link_loses_to_the_other() {
@@ -127,14 +127,14 @@ fn a_repeater_on_the_air_moves_what_a_link_loses_to_the_other() {
     assert_eq!(found[0]["runs"][0]["is_as_good"], true, "{found}");
 }
 
-/// The last hop on the air: real `mac80211` and hostapd over the simulator's own medium.
+/// The last hop uses 802.11: real `mac80211` and hostapd over the simulator's own medium.
 #[test]
 #[ignore = "slow: make test-all"]
 fn a_network_on_the_air_carries_what_the_simulator_says() {
     let Some(program) = program_for_the_air() else {
         return;
     };
-    // A lossy network, and one with strangers on its channel, after it in the same kernel.
+    // A lossy network and then a network with other stations on its channel run in the same kernel.
     let output = Command::new(program)
         .args(["conform", "--air", "--runs", "1", "--json", "lossy", "crowded"])
         .output()

@@ -1,4 +1,4 @@
-//! `hawser-lab video`, as a user runs it.
+//! Tests of `hawser-lab video` as run by a user.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -44,7 +44,7 @@ fn a_real_video_is_shown_in_three_codings_and_drawn() {
         let picture = std::fs::read(out.path().join(row)).expect("a picture");
         assert!(picture.starts_with(&[0xff, 0xd8]), "{row} is a JPEG");
     }
-    // The list of pictures is what a scenario takes.
+    // A scenario accepts the list of pictures.
     let list = std::fs::read_to_string(out.path().join("layers.csv")).expect("a list");
     assert_eq!(list.lines().filter(|line| !line.starts_with('#')).count(), 75);
 }

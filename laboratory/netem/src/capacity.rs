@@ -5,7 +5,7 @@ use hawser_units::{Bytes, Instant, Rate};
 use crate::Trace;
 use crate::trace::Position;
 
-/// How fast a link sends.
+/// Rate of a link.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub enum Capacity {
     /// Serialisation takes no time.
@@ -13,12 +13,12 @@ pub enum Capacity {
     Unlimited,
     /// A fixed rate.
     Rate(Rate),
-    /// A recorded one.
+    /// A recorded rate.
     Trace(Arc<Trace>),
 }
 
 impl Capacity {
-    /// The mean rate; `None` when unlimited.
+    /// Returns the mean rate; `None` if the link is unlimited.
     #[must_use]
     pub fn mean(&self) -> Option<Rate> {
         match self {

@@ -1,10 +1,8 @@
-//! What a packet takes up on a link.
+//! Size of a packet on a link.
 
-/// What an Ethernet frame without its check sequence adds to an IP packet; rates count it, as HTB
-/// and netem do.
-///
-/// Units: bytes.
+/// Overhead of an Ethernet frame without its check sequence over an IP packet (RFC 894); rates
+/// include it, as those of HTB and netem do. Units: bytes.
 pub const FRAME_OVERHEAD: u64 = 14;
 
-/// The frame of an IP packet of 1500 bytes.
+/// Frame of an IP packet of 1500 bytes (RFC 894).
 pub(crate) const FULL_FRAME: u64 = 1500 + FRAME_OVERHEAD;

@@ -1,18 +1,19 @@
-//! Emulated links without I/O, the scenario format that configures them, and the report of what a
-//! run found.
+//! Emulated links without I/O, the scenario format that configures them, and the report of a run.
 //!
-//! Level 1 of the house: no clock, socket, thread or randomness of the operating system. The same
-//! [`Link`] carries real packets in the lab and modelled ones in a simulator; what it does depends
-//! on its configuration, its seed and the instants that are handed in, and on nothing else.
+//! Level 1 of ARCHITECTURE.md: no clock, socket, thread or randomness of the operating system. The
+//! same [`Link`] transfers real packets in the lab and modelled packets in the simulator; its
+//! behaviour depends only on its configuration, its seed and the instants that the driver passes.
 //!
-//! Scope: one direction of one network, with a rate or a recorded trace, a drop-tail queue, delay,
-//! jitter, loss and outages, a middlebox in front of it, and a translator of addresses between both
-//! directions. Limitations: no shared medium, no active queue management, no bit
-//! errors, no duplication.
+//! Scope of [`Link`]: one direction of one network, with a rate or a recorded trace, a drop-tail
+//! queue, delay, jitter, loss and outages, a middlebox in front of it, and an address translator
+//! between both directions. [`air`] models the shared medium of 802.11. Limitations: no active
+//! queue management, no bit errors, no duplication.
 #![forbid(unsafe_code)]
 
 pub mod air;
 mod capacity;
+pub mod capture;
+mod direction;
 mod frame_size;
 mod link;
 mod loss;
@@ -21,6 +22,7 @@ mod nat;
 pub mod oracle;
 pub mod report;
 pub mod scenario;
+pub mod sender;
 mod trace;
 pub mod video;
 

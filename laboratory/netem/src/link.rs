@@ -1,9 +1,10 @@
-//! One direction of an emulated network.
+//! Emulated network, one direction.
 //!
-//! It starts empty and up. Steady state: a packet waits in the queue, is serialised at the link's
-//! capacity (of a shaper's token bucket as long as it has no tokens), may be lost on the way, and
-//! comes out after delay and jitter. It fails as told: `down` and `blackhole` swallow what is
-//! inside and what comes in. Where it has a middlebox, the driver asks [`Link::inspect`] first.
+//! A link starts empty and up. Steady state: a packet waits in the queue, is serialised at the
+//! link's capacity (or passes at once, while a shaper's token bucket has tokens), may be lost, and
+//! is delivered after delay and jitter. Failures are set by the driver: `down` and `blackhole` drop
+//! the packets inside and all later ones. If the link has a middlebox, the driver calls
+//! [`Link::inspect`] first.
 //!
 //! ```text
 //!   handle_packet -> [ queue, bounded ] -> serialise -> lost? -> [ in flight: delay, jitter ] -> poll_transmit
@@ -22,32 +23,33 @@ use crate::{
     Verdict,
 };
 
-/// What a link is like.
+/// Parameters of a link.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct LinkConfig {
-    /// How fast it sends.
+    /// Rate.
     pub capacity: Capacity,
-    /// What passes at once after a pause, a token bucket's depth, of a link with a fixed rate.
-    /// Bytes of Ethernet frames; 0 for a line, which has none.
+    /// Depth of the token bucket: the bytes that pass at once after a pause, on a link of fixed
+    /// rate. Units: bytes of Ethernet frames; 0 for a link without a bucket.
     pub burst: Bytes,
-    /// How much it holds before the sender.
+    /// Queue limit.
     pub queue: QueueBound,
-    /// One way, after serialisation.
+    /// Delay in one direction, after serialisation.
     pub delay: Duration,
-    /// How the delay varies.
+    /// Variation of the delay.
     pub jitter: Jitter,
-    /// Random loss after serialisation: a lost packet has used the link, as on the air.
+    /// Random loss after serialisation: a lost packet has used the link, as on a radio.
     pub loss: Loss,
-    /// Middlebox before the queue, which drops or changes packets by their headers.
+    /// Middlebox before the queue, which drops or changes packets depending on their headers.
     pub middlebox: MiddleboxConfig,
 }
 
-/// The bound of a drop-tail queue. A packet that finds the queue empty is always taken.
+/// Bound of a drop-tail queue. A packet that arrives at an empty queue is always accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueBound {
-    /// In bytes of Ethernet frames, the one in transmission included.
+    /// Bytes of Ethernet frames, including the one in transmission.
     Bytes(Bytes),
-    /// As many bytes as pass in this time at the present rate (of a trace: at its mean rate).
+    /// Bytes that the link serialises in this time at the present rate (of a trace: at its mean
+    /// rate).
     Time(Duration),
 }
 
@@ -57,91 +59,91 @@ impl Default for QueueBound {
     }
 }
 
-/// The variation of the delay: a normal distribution, cut where the delay would be negative.
+/// Variation of the delay: a normal distribution, truncated where the delay would be negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Jitter {
     /// Standard deviation.
     pub sd: Duration,
-    /// Whether a packet may overtake another (as in netem); otherwise it waits for the one before
+    /// Set if a packet may overtake another (as in netem); otherwise it waits for the one before
     /// it.
     pub reorder: bool,
 }
 
-/// Whether a link works.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum State {
-    /// It carries packets.
+    /// Working.
     #[default]
     Up,
-    /// It carries nothing, and its driver makes the device show it.
+    /// Down: all packets are dropped, and the driver sets the device down.
     Down,
-    /// It swallows everything and shows nothing.
+    /// Black hole: all packets are dropped without notice.
     Blackhole,
-    /// Lost carrier: nothing passes and the device shows it; addresses and routes stay.
+    /// No carrier: all packets are dropped and the device reports it; addresses and routes stay.
     NoCarrier,
 }
 
 impl State {
-    /// Returns whether the device shows that the link is up.
+    /// Returns whether the device appears up.
     #[must_use]
     pub fn shows_up(self) -> bool {
         matches!(self, Self::Up | Self::Blackhole)
     }
 }
 
-/// A change to a running link; a field that is `None` stays as it is.
+/// Change to a running link; a field that is `None` is unchanged.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Change {
-    /// A new capacity, of which a trace starts now; a packet in transmission continues at it.
+    /// New capacity; a trace starts now. The packet in transmission continues at the new capacity.
     pub capacity: Option<Capacity>,
-    /// A new delay, for packets that are serialised from now on.
+    /// New delay, for packets whose serialisation ends later.
     pub delay: Option<Duration>,
-    /// A new jitter, likewise.
+    /// New jitter, for packets whose serialisation ends later.
     pub jitter: Option<Jitter>,
-    /// A new loss model, in its good state.
+    /// New loss model, in its good state.
     pub loss: Option<Loss>,
-    /// A new bound; packets already waiting stay.
+    /// New queue bound; packets already waiting stay.
     pub queue: Option<QueueBound>,
-    /// Another depth of the token bucket.
+    /// New depth of the token bucket.
     pub burst: Option<Bytes>,
-    /// Another state.
+    /// New state.
     pub state: Option<State>,
-    /// Another behaviour of the middlebox.
+    /// Changes of the middlebox.
     pub middlebox: MiddleboxChange,
     /// Time until which the middlebox drops everything, because the opposite direction hangs.
     pub stop_until: Option<Instant>,
 }
 
-/// What a link has carried and lost.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Ethernet frame bytes handed out.
+    /// Bytes of delivered Ethernet frames.
     pub bytes: u64,
-    /// Packets handed out.
+    /// Delivered packets.
     pub packets: u64,
     /// Packets that found the queue full.
     pub lost_queue: u64,
     /// Packets lost at random.
     pub lost_random: u64,
-    /// Packets swallowed while down or blackholed.
+    /// Packets dropped while down or a black hole.
     pub lost_outage: u64,
     /// Packets that the middlebox or a translator dropped.
     pub lost_middlebox: u64,
 }
 
 impl Counters {
-    /// All losses together.
+    /// Returns the sum of all losses.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost_queue + self.lost_random + self.lost_outage + self.lost_middlebox
     }
 }
 
-/// One direction of an emulated network that carries items of type `T`.
+/// Emulated network of items of type `T`, one direction.
 ///
 /// Drive it as every machine of this level: one mutation, then drain [`Self::poll_transmit`], then
-/// sleep until [`Self::poll_timeout`]. Calling late is harmless: serialisation is reckoned from
-/// when packets were ready, not from when the driver looked.
+/// sleep until [`Self::poll_timeout`]. A late call is harmless: serialisation is computed from the
+/// times at which packets were ready, not from the time of the call.
 ///
 /// Units: lengths are IP packets; capacity and queue count Ethernet frames ([`FRAME_OVERHEAD`]
 /// more).
@@ -150,25 +152,25 @@ impl Counters {
 #[derive(Clone, Debug)]
 pub struct Link<T> {
     state: State,
-    /// Whether loss, jitter or reordering may happen to a packet at all: mostly not, and then
-    /// `rare` is left alone.
+    /// Set if loss, jitter or reordering is possible; on most links it is not, and `rare` is not
+    /// accessed.
     is_lossy: bool,
     is_jittery: bool,
     reorders: bool,
-    /// True if packets need a verdict of the middlebox first; false on most links.
+    /// Set if packets need a verdict of the middlebox first; false on most links.
     has_middlebox: bool,
-    /// Whether packets ever could overtake, so that some may still be on their way.
+    /// Set if packets may overtake each other, or some in flight still may.
     may_overtake: bool,
-    /// Those in flight, in order, then those that wait: a packet stays in its place until it comes
-    /// out.
-    packets: VecDeque<Held<T>>,
+    /// Packets in flight, in order, followed by waiting packets: a packet keeps its entry until it
+    /// is delivered.
+    packets: VecDeque<QueuedItem<T>>,
     flying: usize,
     queued_bytes: u64,
     bound: u64,
     in_service: Option<Service>,
     free_at: Instant,
     capacity: Capacity,
-    /// How far the link may be ahead of its rate: what a full token bucket lets pass.
+    /// Maximum advance of the link against its rate: the time that a full token bucket saves.
     ahead: Duration,
     delay: Duration,
     last_delivery: Instant,
@@ -176,8 +178,8 @@ pub struct Link<T> {
     rare: Box<Rare<T>>,
 }
 
-/// What a packet on an even path does not need; apart, so that many links fit into a processor's
-/// cache.
+/// State that packets on a link without impairments do not need; kept separate, so that many links
+/// fit into a processor's cache.
 #[derive(Clone, Debug)]
 struct Rare<T> {
     config: LinkConfig,
@@ -188,14 +190,14 @@ struct Rare<T> {
     jitter_random: Random,
     loss: LossProcess,
     middlebox: Middlebox,
-    /// Items lost at random or swallowed by an outage, for the driver to take back.
+    /// Items lost at random or in an outage, which the driver can reuse.
     swallowed: Vec<T>,
 }
 
 #[derive(Clone, Debug)]
-struct Held<T> {
+struct QueuedItem<T> {
     item: T,
-    /// When it arrived; in flight, when it comes out.
+    /// Arrival time; for a packet in flight, delivery time.
     at: Instant,
     frame: u32,
 }
@@ -204,19 +206,19 @@ struct Held<T> {
 struct Service {
     start: Instant,
     end: Instant,
-    /// From when on the next one is served: before the end, while there are tokens.
+    /// Time at which service of the next packet may start: before `end`, while there are tokens.
     free_at: Instant,
 }
 
-/// A packet that may overtake others; those of equal time keep their order.
+/// A packet that may overtake others; packets with equal times keep their order.
 #[derive(Clone, Debug)]
 struct Overtaking<T> {
-    held: Held<T>,
+    queued: QueuedItem<T>,
     order: u64,
 }
 
 impl<T> Link<T> {
-    /// An empty link that is up. A trace starts at `now`.
+    /// Creates an empty link that is up. A trace starts at `now`.
     #[must_use]
     pub fn new(config: LinkConfig, seed: u64, now: Instant) -> Self {
         let mut link = Self {
@@ -253,7 +255,7 @@ impl<T> Link<T> {
         link
     }
 
-    /// Derives what packets need from the configuration.
+    /// Derives the fields that every packet needs from the configuration.
     fn configure(&mut self) {
         let config = &self.rare.config;
         self.is_lossy = config.loss != Loss::NONE;
@@ -275,31 +277,31 @@ impl<T> Link<T> {
         };
     }
 
-    /// What it has carried and lost.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Its present state.
+    /// Returns the present state.
     #[must_use]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Bytes of frames waiting, the one in transmission included, when the link was last driven.
+    /// Returns the bytes of waiting frames, including the one in transmission, at the last call.
     #[must_use]
     pub fn queued(&self) -> Bytes {
         Bytes(self.queued_bytes)
     }
 
-    /// Returns whether [`Self::inspect`] must be asked before a packet is taken in.
+    /// Returns whether [`Self::inspect`] must be called before [`Self::handle_packet`].
     #[must_use]
     pub fn has_middlebox(&self) -> bool {
         self.has_middlebox
     }
 
-    /// Decides what the middlebox does with a packet before [`Self::handle_packet`] may take it in,
+    /// Returns the middlebox's verdict about a packet that [`Self::handle_packet`] is to receive,
     /// and counts the packet if it is dropped.
     pub fn inspect(&mut self, header: Header, now: Instant) -> Verdict {
         if self.state != State::Up {
@@ -320,8 +322,8 @@ impl<T> Link<T> {
         self.counters.lost_middlebox += 1;
     }
 
-    /// Takes a packet in; gives the item back when it is lost here, so that its buffer can serve
-    /// again.
+    /// Accepts a packet; returns the item if the packet is dropped, so that its buffer can be
+    /// reused.
     #[must_use = "a lost item's buffer can be used again"]
     pub fn handle_packet(&mut self, item: T, ip_len: u64, now: Instant) -> Option<T> {
         if self.state != State::Up {
@@ -335,7 +337,7 @@ impl<T> Link<T> {
             return Some(item);
         }
         self.queued_bytes += frame;
-        self.packets.push_back(Held {
+        self.packets.push_back(QueuedItem {
             item,
             at: now,
             frame: u32::try_from(frame).unwrap_or(u32::MAX),
@@ -343,21 +345,22 @@ impl<T> Link<T> {
         None
     }
 
-    /// The next packet whose time has come.
+    /// Returns the next packet that is due for delivery.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<T> {
         self.advance(now);
         self.poll_arrived(now)
     }
 
-    /// The next packet that arrives by `now` among those that [`Self::advance`] has seen leave: for
-    /// a driver whose far end is ahead in time of its near end, which may still put packets in.
+    /// Returns the next packet due by `now`, among packets whose serialisation [`Self::advance`]
+    /// has ended. For a driver whose receiver is ahead in time of its sender, which may still add
+    /// packets.
     pub fn poll_arrived(&mut self, now: Instant) -> Option<T> {
         let overtakes = |rare: &Rare<T>| {
             let first = rare.overtaking.peek();
-            first.is_some_and(|Reverse(first)| first.held.at <= now)
+            first.is_some_and(|Reverse(first)| first.queued.at <= now)
         };
         let due = if self.may_overtake && overtakes(&self.rare) {
-            self.rare.overtaking.pop().map(|Reverse(first)| first.held)
+            self.rare.overtaking.pop().map(|Reverse(first)| first.queued)
         } else if self.first_in_flight().is_some_and(|first| first.at <= now) {
             self.flying -= 1;
             self.packets.pop_front()
@@ -369,22 +372,22 @@ impl<T> Link<T> {
         Some(due.item)
     }
 
-    /// A packet that was lost at random or by an outage after it had been taken in; its buffer can
-    /// serve again.
+    /// Returns a packet that was lost at random or in an outage after it had been accepted, so that
+    /// its buffer can be reused.
     pub fn poll_lost(&mut self) -> Option<T> {
         self.rare.swallowed.pop()
     }
 
-    /// When [`Self::poll_transmit`] may next have something; `None` while the link is empty.
+    /// Returns when [`Self::poll_transmit`] may next have an item; `None` while the link is empty.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
         let mut due = self.first_in_flight().map(|first| first.at);
         if self.may_overtake
             && let Some(Reverse(first)) = self.rare.overtaking.peek()
         {
-            let overtaking = first.held.at;
+            let overtaking = first.queued.at;
             due = Some(due.map_or(overtaking, |due| due.min(overtaking)));
         }
-        // Whoever is in service comes out later than everyone before it, unless it may overtake.
+        // The packet in service is delivered after all earlier ones, unless it may overtake them.
         if due.is_some() && !self.reorders {
             return due;
         }
@@ -392,7 +395,7 @@ impl<T> Link<T> {
         let Some(service) = self.in_service else {
             return due;
         };
-        let served = service.end + self.least_delay();
+        let served = service.end + self.min_delay();
         Some(due.map_or(served, |due| due.min(served)))
     }
 
@@ -457,11 +460,11 @@ impl<T> Link<T> {
         let rare = &mut *self.rare;
         let before = rare.swallowed.len();
         rare.swallowed
-            .extend(self.packets.drain(self.flying..).map(|held| held.item));
+            .extend(self.packets.drain(self.flying..).map(|queued| queued.item));
         rare.swallowed
-            .extend(self.packets.drain(..).map(|held| held.item));
+            .extend(self.packets.drain(..).map(|queued| queued.item));
         rare.swallowed
-            .extend(rare.overtaking.drain().map(|Reverse(first)| first.held.item));
+            .extend(rare.overtaking.drain().map(|Reverse(first)| first.queued.item));
         self.flying = 0;
         self.counters.lost_outage += (rare.swallowed.len() - before) as u64;
         self.queued_bytes = 0;
@@ -469,9 +472,9 @@ impl<T> Link<T> {
         self.free_at = now;
     }
 
-    /// The least time between a packet's way in and its way out, whatever is waiting.
+    /// Returns the minimum time between a packet's arrival and its delivery, for any queue.
     #[must_use]
-    pub fn least_delay(&self) -> Duration {
+    pub fn min_delay(&self) -> Duration {
         if self.is_jittery || self.reorders {
             Duration::ZERO
         } else {
@@ -479,7 +482,7 @@ impl<T> Link<T> {
         }
     }
 
-    /// Moves every packet whose serialisation ended by `now` on its way.
+    /// Moves every packet whose serialisation ended by `now` into flight, or drops it.
     pub fn advance(&mut self, now: Instant) {
         loop {
             self.start_service();
@@ -500,14 +503,14 @@ impl<T> Link<T> {
         }
     }
 
-    fn first_in_flight(&self) -> Option<&Held<T>> {
+    fn first_in_flight(&self) -> Option<&QueuedItem<T>> {
         if self.flying == 0 {
             return None;
         }
         self.packets.front()
     }
 
-    fn first_waiting(&self) -> Option<&Held<T>> {
+    fn first_waiting(&self) -> Option<&QueuedItem<T>> {
         self.packets.get(self.flying)
     }
 
@@ -532,7 +535,7 @@ impl<T> Link<T> {
         });
     }
 
-    /// Puts the first waiting packet, whose serialisation ended at `departed`, on its way.
+    /// Moves the first waiting packet, whose serialisation ended at `departed`, into flight.
     fn fly(&mut self, departed: Instant) {
         let mut at = departed + self.delay;
         if self.is_jittery {
@@ -546,15 +549,15 @@ impl<T> Link<T> {
             };
         }
         if self.reorders {
-            if let Some(held) = self.packets.remove(self.flying) {
+            if let Some(queued) = self.packets.remove(self.flying) {
                 let order = self.rare.next_order;
                 self.rare.next_order += 1;
-                let held = Held { at, ..held };
-                self.rare.overtaking.push(Reverse(Overtaking { held, order }));
+                let queued = QueuedItem { at, ..queued };
+                self.rare.overtaking.push(Reverse(Overtaking { queued, order }));
             }
-        } else if let Some(held) = self.packets.get_mut(self.flying) {
-            held.at = at.max(self.last_delivery);
-            self.last_delivery = held.at;
+        } else if let Some(queued) = self.packets.get_mut(self.flying) {
+            queued.at = at.max(self.last_delivery);
+            self.last_delivery = queued.at;
             self.flying += 1;
         }
     }
@@ -562,7 +565,7 @@ impl<T> Link<T> {
 
 impl<T> PartialEq for Overtaking<T> {
     fn eq(&self, other: &Self) -> bool {
-        (self.held.at, self.order) == (other.held.at, other.order)
+        (self.queued.at, self.order) == (other.queued.at, other.order)
     }
 }
 
@@ -576,7 +579,7 @@ impl<T> PartialOrd for Overtaking<T> {
 
 impl<T> Ord for Overtaking<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.held.at, self.order).cmp(&(other.held.at, other.order))
+        (self.queued.at, self.order).cmp(&(other.queued.at, other.order))
     }
 }
 

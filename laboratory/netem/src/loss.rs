@@ -1,9 +1,9 @@
 use crate::Random;
 
-/// How a link loses packets at random.
+/// Random loss of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
-    /// Every packet with the same probability, independently.
+    /// Independent loss with the same probability for every packet.
     Uniform(f64),
     /// Two states with a loss probability each, and a probability per packet to change from one to
     /// the other.
@@ -23,10 +23,10 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// No loss at all.
+    /// No loss. Source: definition.
     pub const NONE: Self = Self::Uniform(0.0);
 
-    /// Mean probability that a packet is lost.
+    /// Returns the mean loss probability of a packet.
     #[must_use]
     pub fn mean(self) -> f64 {
         match self {
@@ -48,7 +48,7 @@ impl Default for Loss {
     }
 }
 
-/// The loss of one link as it unfolds: its model, its state and its own random numbers.
+/// Random process of one link's loss: model, state and random numbers.
 #[derive(Clone, Debug)]
 pub struct LossProcess {
     model: Loss,
@@ -57,7 +57,7 @@ pub struct LossProcess {
 }
 
 impl LossProcess {
-    /// A process in the good state.
+    /// Creates a process in the good state.
     #[must_use]
     pub fn new(model: Loss, random: Random) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl LossProcess {
         self.is_bad = false;
     }
 
-    /// Whether the next packet is lost.
+    /// Returns whether the next packet is lost.
     pub fn is_lost(&mut self) -> bool {
         match self.model {
             Loss::Uniform(probability) => self.random.chance(probability),

@@ -1,9 +1,9 @@
-//! A middlebox in front of one direction of a network: what a router, a modem or an operator does
-//! to packets by their size, protocol or ECN bits.
+//! Middlebox in front of one direction of a network: effects of a router, modem or operator on
+//! packets, depending on their size, protocol or ECN bits.
 //!
-//! It starts transparent unless its configuration says otherwise. Steady state: each packet gets a
-//! [`Verdict`] before the link takes it. A hang is its only failure: after a packet above a size it
-//! drops everything for a time.
+//! It starts transparent unless its configuration differs. Steady state: each packet gets a
+//! [`Verdict`] before the link accepts it. A hang is its only failure: after a packet above a given
+//! size, it drops every packet for a given time.
 //!
 //! ```text
 //!   hung? -> above the hang's size? -> larger than the path MTU? -> ECN -> policer -> Forward
@@ -11,7 +11,7 @@
 //!   working --packet above the size--> hung --time is over--> working
 //! ```
 //!
-//! Scope: one direction. A driver that gets [`Verdict::Hang`] stops the opposite direction with
+//! Scope: one direction. A driver that receives [`Verdict::Hang`] stops the opposite direction with
 //! [`Change::stop_until`](crate::Change::stop_until), since a modem hangs as a whole. Limitations:
 //! packets that are too large are never fragmented.
 //!
@@ -25,13 +25,13 @@ use crate::FRAME_OVERHEAD;
 /// Configuration of a middlebox; the default is transparent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct MiddleboxConfig {
-    /// Path MTU, if it is smaller than the devices' own.
+    /// Path MTU, if it is smaller than the MTU of the devices.
     pub mtu: Option<PathMtu>,
-    /// Limit of the rate that drops and never queues.
+    /// Rate limit that drops packets and never queues them.
     pub policer: Option<Policer>,
     /// Treatment of packets that can carry congestion marks.
     pub ecn: EcnTreatment,
-    /// Size above which a packet stops the network.
+    /// Failure that a large packet causes.
     pub hang: Option<Hang>,
 }
 
@@ -69,17 +69,17 @@ impl Protocol {
     }
 }
 
-/// Token bucket that drops what exceeds it.
+/// Token bucket that drops non-conforming packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policer {
     /// Rate at which the bucket fills. Units: bit/s of Ethernet frames.
     pub rate: Rate,
     /// Depth of the bucket. Units: bytes of Ethernet frames.
     pub burst: Bytes,
-    /// Packets that it counts; others pass.
+    /// Packets that the policer counts; others pass.
     pub protocol: Protocol,
-    /// Start of policing, since the start of the workloads. A policer that starts later is idle
-    /// until a change replaces it with one that starts at zero.
+    /// Start of policing, relative to the start of the workloads. A policer that starts later is
+    /// idle until a change replaces it with one that starts at zero.
     pub from: Duration,
 }
 
@@ -97,10 +97,10 @@ pub enum EcnTreatment {
     Bleach,
 }
 
-/// Failure of a modem that a large packet stops.
+/// Failure of a modem that a large packet causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hang {
-    /// Size of the largest packet that is harmless. Units: IP bytes.
+    /// Largest packet that does not cause it. Units: IP bytes.
     pub above: u16,
     /// Duration of the stop; large packets during it do not extend it.
     pub time: Duration,
@@ -108,10 +108,10 @@ pub struct Hang {
     pub protocol: Protocol,
 }
 
-/// Fields of a packet that a middlebox reads.
+/// Header fields that a middlebox reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Units: IP bytes.
+    /// Length of the packet. Units: IP bytes.
     pub ip_len: u64,
     /// True for UDP.
     pub is_udp: bool,
@@ -119,13 +119,13 @@ pub struct Header {
     pub ecn: Codepoint,
 }
 
-/// ECN codepoint of a packet (RFC 3168 section 5); both values of ECT are one here.
+/// ECN codepoint of a packet (RFC 3168 section 5); ECT(0) and ECT(1) are not distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Codepoint {
-    /// The transport does not understand marks.
+    /// The transport does not support ECN.
     #[default]
     NotEct,
-    /// The transport understands marks.
+    /// The transport supports ECN.
     Ect,
     /// Congestion experienced.
     Ce,
@@ -134,34 +134,34 @@ pub enum Codepoint {
 /// Decision about one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Hand it to the link.
+    /// Pass the packet to the link.
     Forward,
-    /// Set its ECN bits, then hand it to the link.
+    /// Set the packet's ECN bits, then pass it to the link.
     Rewrite(Codepoint),
-    /// Drop it silently.
+    /// Drop the packet without notice.
     Drop,
-    /// Drop it and tell its sender this MTU. Units: IP bytes.
+    /// Drop the packet and report this MTU to its sender. Units: IP bytes.
     TooBig(u16),
-    /// Drop it, and stop the opposite direction of the network until then, too.
+    /// Drop the packet, and also stop the opposite direction of the network until this time.
     Hang(Instant),
 }
 
-/// Changes of a running middlebox; a field that is `None` stays as it is.
+/// Changes of a running middlebox; a field that is `None` is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct MiddleboxChange {
-    /// Another path MTU, or none.
+    /// New path MTU, or none.
     pub mtu: Option<Option<PathMtu>>,
-    /// Another policer with a full bucket, or none.
+    /// New policer with a full bucket, or none.
     pub policer: Option<Option<Policer>>,
-    /// Another treatment of ECN.
+    /// New treatment of ECN.
     pub ecn: Option<EcnTreatment>,
-    /// Another size that stops the network, or none.
+    /// New failure by large packets, or none.
     pub hang: Option<Option<Hang>>,
 }
 
 /// Middlebox of one direction of a network.
 ///
-/// Cost: O(1) a packet; nothing is allocated.
+/// Cost: O(1) per packet; nothing is allocated.
 #[derive(Clone, Debug)]
 pub struct Middlebox {
     config: MiddleboxConfig,
@@ -172,7 +172,7 @@ pub struct Middlebox {
 }
 
 impl Middlebox {
-    /// Returns a middlebox that works, with a full bucket.
+    /// Returns a working middlebox with a full bucket.
     #[must_use]
     pub fn new(config: MiddleboxConfig, now: Instant) -> Self {
         Self {
@@ -182,7 +182,7 @@ impl Middlebox {
         }
     }
 
-    /// Returns whether packets may get another verdict than [`Verdict::Forward`] from `now` on.
+    /// Returns whether every packet gets [`Verdict::Forward`] from `now` on.
     #[must_use]
     pub fn is_transparent(&self, now: Instant) -> bool {
         self.config.is_transparent() && self.hung_until <= now
@@ -205,12 +205,12 @@ impl Middlebox {
         }
     }
 
-    /// Drops every packet until `until`.
+    /// Drops every packet until this time.
     pub fn stop_until(&mut self, until: Instant) {
         self.hung_until = self.hung_until.max(until);
     }
 
-    /// Decides about a packet that arrives at `now`.
+    /// Returns the verdict about a packet that arrives at `now`.
     pub fn handle_packet(&mut self, header: Header, now: Instant) -> Verdict {
         if now < self.hung_until {
             return Verdict::Drop;
@@ -246,7 +246,7 @@ impl Middlebox {
         }
     }
 
-    /// Returns whether the policer lets a packet pass, and takes its tokens if so.
+    /// Returns whether a packet conforms to the policer, and takes its tokens if so.
     fn conforms(&mut self, header: Header, now: Instant) -> bool {
         let Some(policer) = self.config.policer else {
             return true;

@@ -1,8 +1,8 @@
-//! Translation of addresses and ports on a network's way to the internet (NAPT).
+//! Network address and port translation (NAPT) between a network and the internet.
 //!
-//! It starts without mappings. Steady state: a packet from inside makes a mapping or refreshes it;
-//! a packet from outside passes only to the port of a mapping. It fails as routers do: mappings
-//! expire when idle, and a flush (a restart, a new address) removes all of them.
+//! It starts without mappings. Steady state: a packet from inside creates or refreshes a mapping; a
+//! packet from outside passes only to the port of a mapping. It fails as routers do: idle mappings
+//! expire, and a flush (a restart, a new address) removes all of them.
 //!
 //! ```text
 //!   none --packet from inside--> mapped --idle for the timeout, or a flush--> none
@@ -24,9 +24,9 @@ pub struct NatConfig {
     pub change_ports: bool,
 }
 
-/// Translator between the inside and the outside of one network, whose endpoints have type `E`.
+/// Translator between the inside and the outside of one network; `E` is the type of endpoints.
 ///
-/// Cost: O(n) a packet in the number of mappings, of which a model has few.
+/// Cost: O(n) per packet in the number of mappings, which is small in a model.
 #[derive(Clone, Debug)]
 pub struct Nat<E> {
     config: NatConfig,
@@ -77,8 +77,8 @@ impl<E: Copy + PartialEq> Nat<E> {
         outside
     }
 
-    /// Translates a packet from outside to `outside`; returns the inside endpoint, or `None` when
-    /// the packet is dropped for want of a mapping.
+    /// Translates a packet from outside to port `outside`; returns the inside endpoint, or `None`
+    /// if the port has no mapping and the packet is dropped.
     pub fn handle_inbound(&mut self, outside: u16, now: Instant) -> Option<E> {
         self.expire(now);
         let mut mappings = self.mappings.iter();

@@ -1,31 +1,30 @@
-//! The most that a bulk transfer can have over the networks of a scenario: the oracle.
+//! Upper bound of a bulk transfer's goodput over the networks of a scenario.
 //!
-//! Scope: what a scheduler would deliver that knows all future capacities, keeps every network busy
-//! with full packets and never makes a packet wait for another. It is a bound by calculation:
-//!
+//! Scope: a scheduler that knows all future capacities, keeps every network busy with full packets
+//! and never delays a packet for another. The bound is calculated:
 //! ```text
 //!   D(t) = min over s <= t of  S(s) + C(t) - C(s)
 //! ```
 //!
-//! - `C(t)`: payload that the networks together hand out by `t`. Each is the emulated link itself,
-//!   kept full: rates, recordings, delays and outages are those of the run, less the mean of what
-//!   the link loses at random.
-//! - `S(s)`: payload that slow start lets arrive by `s` over the network with the least round trip:
-//!   ten packets a connection, twice as many in each round trip (RFC 6928, RFC 5681 section 3.1),
+//! - `C(t)`: payload that the networks together deliver by `t`. Each network is the emulated link
+//!   itself with a full queue: rates, recordings, delays and outages are those of the run, less the
+//!   mean random loss.
+//! - `S(s)`: payload that slow start lets arrive by `s` over the network with the shortest round
+//!   trip: ten packets per connection, doubled in each round trip (RFC 6928, RFC 5681 section 3.1),
 //!   the first of them after a round trip for the handshake.
 //!
 //! [`stream_goodput`] is the bound for connections that the tunnel splits: their bytes have no slow
-//! start of their own, and every network is kept full from the moment that the far connection
-//! stands:
+//! start of their own, and every network is busy from the time at which the far connection is
+//! established:
 //!
 //! ```text
 //!   D(t) = sum over networks of  C(t) - C(begin + one-way delay)
 //! ```
 //!
 //! Limitations: jitter counts as its mean; congestion control after slow start, acknowledgements,
-//! retransmissions and what other workloads take are left out, so no scheduler reaches all of it;
-//! random losses are the mean, from which a short run deviates; no bound where a network is a plain
-//! cable or on the air.
+//! retransmissions and competing workloads are left out, so no scheduler reaches the bound; random
+//! losses count as their mean, from which a short run deviates; there is no bound for networks that
+//! are a plain cable or 802.11 links.
 //!
 //! Units: payload in bytes, times since the start of the workloads.
 
@@ -38,13 +37,13 @@ use hawser_wire::stream::STREAM_LEN;
 use crate::scenario::{Direction, Event, Links, Scenario, Via, Workload};
 use crate::{Capacity, Change, FRAME_OVERHEAD, Jitter, Link, LinkConfig, Loss, QueueBound, State};
 
-/// The most that a scheduler could have delivered of the bulk transfers of a scenario after its
-/// warm-up; `None` where no bound is known: no bulk transfer, transfers in both directions, a
-/// network without a rate or with Wi-Fi.
+/// Returns the maximum goodput of a scenario's bulk transfers after the warm-up; `None` if no bound
+/// is known: no bulk transfer, transfers in both directions, or a network without a rate or with
+/// Wi-Fi.
 ///
-/// `via`: whose framing counts; that of the tunnel for all but the kernel's own ways. `only`: over
-/// this network alone, by index.
-/// Cost: some 20 ns for each packet that the networks could carry.
+/// `via`: system whose headers count; the tunnel's, except for the kernel's own TCP and MPTCP.
+/// `only`: restricts the transfer to this network, by index.
+/// Cost: some 20 ns for each packet of the networks' capacity.
 #[must_use]
 pub fn goodput(scenario: &Scenario, via: &Via, only: Option<usize>) -> Option<Rate> {
     let delivered = delivered(scenario, via, only)?;
@@ -55,10 +54,10 @@ pub fn goodput(scenario: &Scenario, via: &Via, only: Option<usize>) -> Option<Ra
     Rate::of(Bytes((end - before) as u64), counted)
 }
 
-/// The most that could have been delivered of the bulk transfers of a scenario after its warm-up
-/// where the tunnel splits their connections ([`crate::scenario::Tcp::Stream`]); `None` as
-/// [`goodput`]. A download begins when the request has reached the hub by the fastest path, an
-/// upload when the answer is back. `only`: over this network alone, by index.
+/// Returns the maximum goodput of a scenario's bulk transfers after the warm-up if the tunnel
+/// splits their connections ([`crate::scenario::Tcp::Stream`]); `None` as for [`goodput`]. A
+/// download starts when the request has reached the hub over the fastest path, an upload when the
+/// answer is back. `only`: restricts the transfer to this network, by index.
 #[must_use]
 pub fn stream_goodput(scenario: &Scenario, only: Option<usize>) -> Option<Rate> {
     if scenario.client_hop.is_some() || scenario.via != Via::Hub {
@@ -90,9 +89,9 @@ pub fn stream_goodput(scenario: &Scenario, only: Option<usize>) -> Option<Rate> 
     Rate::of(Bytes((frames * payload) as u64), counted)
 }
 
-/// What the oracle has delivered after each [`STEP`].
+/// Returns the bytes that the oracle has delivered after each [`STEP`].
 fn delivered(scenario: &Scenario, via: &Via, only: Option<usize>) -> Option<Vec<f64>> {
-    // What a hop behind the networks leaves of a shared one depends on who takes what.
+    // A hop behind the networks changes a shared one's capacity, depending on the scheduling.
     if scenario.client_hop.is_some() {
         return None;
     }
@@ -130,9 +129,9 @@ fn delivered(scenario: &Scenario, via: &Via, only: Option<usize>) -> Option<Vec<
     )
 }
 
-/// What a network can hand out in each millisecond of a run while it is kept full, less the mean of
-/// what it loses at random; `None` for a plain cable, one on the air, and one without a rate.
-/// Units: bytes of frames. Cost: some 20 ns for each packet.
+/// Returns the bytes that a network can deliver in each millisecond of a run if its queue is never
+/// empty, less the mean of its random loss; `None` for a plain cable, an 802.11 link, and a link
+/// without a rate. Units: bytes of frames. Cost: some 20 ns per packet.
 #[must_use]
 pub fn capacity(scenario: &Scenario, network: usize, direction: Direction) -> Option<Vec<f64>> {
     let mut frames = vec![0.0; steps(scenario)];
@@ -145,7 +144,7 @@ fn steps(scenario: &Scenario) -> usize {
     scenario.duration.as_nanos().div_ceil(STEP.as_nanos()) as usize + 1
 }
 
-/// The direction of the bulk transfers, and how many connections they are.
+/// Returns the direction of the bulk transfers, and the number of their connections.
 fn transfers(scenario: &Scenario) -> Option<(Direction, u32)> {
     let mut found: Option<(Direction, u32)> = None;
     for (index, workload) in scenario.workloads.iter().enumerate() {
@@ -154,10 +153,13 @@ fn transfers(scenario: &Scenario) -> Option<(Direction, u32)> {
                 direction, streams, ..
             }
             | Workload::Quic { direction, streams } => (*direction, *streams),
-            Workload::Http { .. } | Workload::Udp { .. } | Workload::Video { .. } => return None,
+            Workload::Http { .. }
+            | Workload::Udp { .. }
+            | Workload::Video { .. }
+            | Workload::Capture { .. } => return None,
             Workload::Ping { .. } => continue,
         };
-        if scenario.beside.contains_key(&index) || found.is_some_and(|(known, _)| known != way) {
+        if scenario.competing.contains_key(&index) || found.is_some_and(|(known, _)| known != way) {
             return None;
         }
         found = Some((way, found.map_or(0, |(_, known)| known) + connections));
@@ -165,7 +167,7 @@ fn transfers(scenario: &Scenario) -> Option<(Direction, u32)> {
     found
 }
 
-/// Adds the frames that a network hands out in each step while it is kept full, less those lost.
+/// Adds the frames that a network with a full queue delivers in each step, less those lost.
 fn fill(scenario: &Scenario, (index, direction): (usize, Direction), frames: &mut [f64]) -> Option<()> {
     let network = scenario
         .networks
@@ -216,7 +218,7 @@ fn fill(scenario: &Scenario, (index, direction): (usize, Direction), frames: &mu
     Some(())
 }
 
-/// The least delays that a network ever has, there and back.
+/// Returns the minimum delays of a network during the run, in both directions.
 fn delays(scenario: &Scenario, network: usize, links: &Links, direction: Direction) -> (Duration, Duration) {
     let least = |way: Direction, first: Duration| {
         let events = scenario.events.iter().filter(|event| event.network == network);
@@ -233,7 +235,7 @@ fn delays(scenario: &Scenario, network: usize, links: &Links, direction: Directi
     }
 }
 
-/// Packets that slow start lets arrive by a time.
+/// Returns the number of packets that slow start lets arrive by a time.
 fn slow_start(time: Duration, there: Duration, back: Duration) -> f64 {
     let round_trip = (there + back).as_secs_f64();
     let since = time.as_secs_f64() - round_trip - there.as_secs_f64();
@@ -249,12 +251,12 @@ fn slow_start(time: Duration, there: Duration, back: Duration) -> f64 {
 
 /// Payload of a full packet. Units: bytes.
 fn payload(via: &Via) -> f64 {
-    // A segment whose headers came with one before it is a byte and its payload.
+    // A segment whose headers equal those of an earlier one needs one byte and its payload.
     let headers = direct_headers(via).unwrap_or(OUTER_HEADERS + FRAMING as u64 + 1);
     (PACKET - headers) as f64
 }
 
-/// The headers of TCP where a way has no tunnel.
+/// Returns the TCP headers of a system without a tunnel.
 fn direct_headers(via: &Via) -> Option<u64> {
     match via {
         Via::Mptcp | Via::DirectMptcp | Via::Single(_) | Via::Direct => Some(TCP_HEADERS),
@@ -262,15 +264,18 @@ fn direct_headers(via: &Via) -> Option<u64> {
     }
 }
 
-/// The resolution of the calculation.
+/// Resolution of the calculation. Source: our choice; finer ones change no bound by more than its
+/// last digit.
 const STEP: Duration = Duration::from_millis(1);
-/// An IP packet that fills a frame. Units: bytes.
+/// Largest IP packet on a link (RFC 894). Units: bytes.
 const PACKET: u64 = 1500;
-/// What waits before a link at each step: more than any emulated link sends in one.
+/// Bytes in front of a link at each step: more than any emulated link sends in one step. Source:
+/// our choice; a millisecond of 32 Gbit/s.
 const AHEAD: u64 = 4_000_000;
-/// IP and TCP with timestamps. Units: bytes.
+/// Headers of IPv4 (RFC 791) and TCP (RFC 9293 section 3.1) with timestamps (RFC 7323 section 3.2).
+/// Units: bytes.
 const TCP_HEADERS: u64 = 52;
-/// IP and UDP. Units: bytes.
+/// Headers of IPv4 (RFC 791) and UDP (RFC 768). Units: bytes.
 const OUTER_HEADERS: u64 = 28;
 /// Source: RFC 6928.
 const INITIAL_WINDOW: f64 = 10.0;
@@ -289,7 +294,7 @@ mod tests {
              [[workload]]\nkind = \"tcp\"\n{rest}"
         );
         Scenario::parse(&text, Path::new("o.toml"), &[], &mut |_| {
-            Ok("0,1000000\n1,3000000\n".to_owned())
+            Ok("0,1000000\n1,3000000\n".into())
         })
         .expect("legal")
     }

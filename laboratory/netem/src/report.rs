@@ -1,8 +1,7 @@
-//! What a run of a scenario found, as JSON and as text: the same for real packets and for modelled
-//! ones.
+//! Report of a scenario's run, as JSON and as text, in the same form for real and for modelled
+//! packets.
 //!
-//! Whoever runs a scenario hands in what it [`Observed`]; everything that is computed from it is
-//! computed here.
+//! The driver of a run supplies an [`Observed`]; all derived values are computed here.
 
 use std::collections::BTreeMap;
 
@@ -10,130 +9,130 @@ use hawser_units::{Duration, Instant};
 use serde::Serialize;
 
 use crate::Counters;
+use crate::capture::Origin;
 use crate::oracle;
 use crate::scenario::{Network, Scenario, Via};
-use crate::video::Shown;
+use crate::video::{Playback, TIMEOUT};
 
-/// What a run saw, before anything is computed from it.
+/// Measurements of a run, without derived values.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// When the workloads started.
+    /// Start of the workloads.
     pub start: Instant,
-    /// How long they ran.
+    /// Duration of the workloads.
     pub ran: Duration,
     /// Payload bytes of each workload in bins of [`BIN`].
     pub bins: Vec<Vec<u64>>,
-    /// The pauses of all workloads.
+    /// Pauses of all workloads.
     pub gaps: Vec<Gap>,
-    /// What each network had carried, every [`SAMPLE_MS`].
-    pub samples: Vec<Vec<Carried>>,
-    /// What each network carried while the workloads ran.
-    pub carried: Vec<Carried>,
-    /// What each workload found.
+    /// Counters of each network, every [`SAMPLE_MS`].
+    pub samples: Vec<Vec<NetworkTraffic>>,
+    /// Counters of each network while the workloads ran.
+    pub traffic: Vec<NetworkTraffic>,
+    /// Findings of each workload.
     pub findings: Vec<Finding>,
     /// TCP segments queued out of order at client and server.
     pub out_of_order: u64,
-    /// TCP segments sent again.
+    /// TCP segments retransmitted.
     pub retransmitted: u64,
-    /// Of the daemons.
+    /// Processor time of the daemons.
     pub cpu_seconds: CpuSeconds,
 }
 
-/// A time without a delivered byte.
+/// A time without delivered bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// The delivery before it.
+    /// Time of the delivery before the gap.
     pub from: Instant,
-    /// Until the next one.
+    /// Time until the next delivery.
     pub length: Duration,
 }
 
-/// The result of one run of one arm.
+/// Result of one run with one system.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Of this format.
+    /// Version of this format.
     pub version: u32,
-    /// The scenario's.
+    /// Name, as in the scenario.
     pub name: String,
-    /// What carried the traffic.
+    /// Label of the system, as [`Via::label`] returns it.
     pub via: String,
-    /// The scenario's.
+    /// Seed of the scenario.
     pub seed: u64,
-    /// How long the workloads ran.
+    /// Duration of the workloads.
     pub duration_s: f64,
-    /// How much of the beginning the goodput leaves out.
+    /// Warm-up, which the goodput excludes.
     pub warmup_s: f64,
-    /// Payload delivered to applications, per second, after the warm-up.
+    /// Payload delivered to applications after the warm-up.
     pub goodput_bps: Goodput,
     /// Payload bytes delivered over time.
     pub series: Series,
-    /// What every network carried while the workloads ran.
+    /// Traffic of every network while the workloads ran.
     pub networks: BTreeMap<String, NetworkReport>,
-    /// What the hop behind a repeater carried to the client meanwhile.
+    /// Traffic of the hop from a repeater to the client while the workloads ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_hop: Option<Traffic>,
-    /// The longest time without a delivered byte after the first, over the bulk workloads.
+    /// Longest time without a delivered byte after the first one, over the bulk workloads.
     pub longest_gap_ms: f64,
-    /// The same, counting only gaps that overlap the second after an event.
+    /// Longest such gap that overlaps the second after an event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longest_gap_after_events_ms: Option<f64>,
-    /// The same, counting all gaps that end after the first event.
+    /// Longest such gap that ends after the first event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longest_gap_since_event_ms: Option<f64>,
-    /// Of the first ping workload.
+    /// Round-trip times of the first ping workload.
     pub rtt_ms: Option<RoundTrips>,
     /// TCP segments queued out of order at client and server, plus datagrams overtaken.
     pub reordered: u64,
-    /// TCP segments sent again by client and server.
+    /// TCP segments retransmitted by client and server.
     pub retransmitted: u64,
     /// Processor time of the daemons while the workloads ran.
     pub cpu_seconds: CpuSeconds,
-    /// The sum of the networks' rates, times [`IDEAL_SHARE`]; `None` when one is unlimited.
+    /// Sum of the networks' rates, times [`IDEAL_SHARE`]; `None` if a network is unlimited.
     pub ideal_bps: Option<f64>,
     /// Goodput over `ideal_bps`.
     pub share_of_ideal: Option<f64>,
     /// Goodput over the sum of the networks' rates.
     pub share_of_sum: Option<f64>,
-    /// The most that any scheduler could have delivered ([`crate::oracle`]); `None` where no bound
-    /// is known.
+    /// Maximum goodput of any scheduler ([`crate::oracle`]); `None` if no bound is known.
     pub oracle_bps: Option<f64>,
     /// Goodput over `oracle_bps`.
     pub share_of_oracle: Option<f64>,
-    /// The most that could have been delivered where the tunnel splits TCP connections
-    /// ([`crate::oracle::stream_goodput`]); `None` also where there is no tunnel.
+    /// Maximum goodput if the tunnel splits TCP connections ([`crate::oracle::stream_goodput`]);
+    /// `None` also without a tunnel.
     pub stream_oracle_bps: Option<f64>,
     /// Goodput over `stream_oracle_bps`.
     pub share_of_stream_oracle: Option<f64>,
-    /// What each workload found beside its bytes.
+    /// Further results of each workload.
     pub workloads: Vec<Finding>,
 }
 
 /// Payload per second. Units: bit/s.
 #[derive(Clone, Debug, Serialize)]
 pub struct Goodput {
-    /// Of all workloads.
+    /// Sum of all workloads.
     pub total: f64,
-    /// Of each.
+    /// Values of each workload.
     pub workloads: Vec<f64>,
 }
 
 /// Payload bytes in each bin.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
-    /// Length of a bin.
+    /// Length of a bin. Units: ms.
     pub bin_ms: u64,
-    /// Of all workloads.
+    /// Sum of all workloads.
     pub bytes: Vec<u64>,
-    /// Of each.
+    /// Values of each workload.
     pub workloads: Vec<Vec<u64>>,
-    /// What each network handed over, both directions, in bins of [`SAMPLE_MS`]. Units: frame
+    /// Bytes that each network delivered, both directions, in bins of [`SAMPLE_MS`]. Units: frame
     /// bytes.
     pub networks: BTreeMap<String, Vec<u64>>,
-    /// Length of the networks' bins.
+    /// Length of the networks' bins. Units: ms.
     pub networks_bin_ms: u64,
 }
 
-/// What one network carried.
+/// Traffic of one network.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct NetworkReport {
     /// Both directions together.
@@ -141,110 +140,115 @@ pub struct NetworkReport {
     pub both: Traffic,
     /// Towards the client.
     pub down: Traffic,
-    /// From the client.
+    /// Direction from the client.
     pub up: Traffic,
 }
 
-/// What a workload found beside the bytes it delivered.
+/// Results of a workload in addition to its delivered bytes.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Finding {
-    /// Of bulk TCP.
+    /// Bulk TCP.
     Tcp {
-        /// How many connections ran.
+        /// Number of connections.
         streams: u32,
     },
-    /// Of bulk QUIC.
+    /// Bulk QUIC.
     Quic {
-        /// How many connections ran.
+        /// Number of connections.
         streams: u32,
     },
-    /// Of datagrams.
+    /// Datagrams.
     Udp {
         /// Datagrams sent.
         sent: u64,
         /// Datagrams received.
         received: u64,
-        /// The share that did not arrive.
+        /// Share of datagrams that did not arrive, 0 to 1.
         loss: f64,
-        /// Datagrams that arrived after one sent later.
+        /// Datagrams that arrived after a datagram that was sent later.
         reordered: u64,
-        /// One-way delay, median.
+        /// Median of the one-way delay.
         delay_p50_ms: f64,
-        /// One-way delay that 99 of 100 did not exceed.
+        /// 99th percentile of the one-way delay.
         delay_p99_ms: f64,
-        /// The share of each layer that did not arrive; empty where there are no layers.
+        /// Datagrams that arrived later than a conversation tolerates ([`crate::video::TIMEOUT`]).
+        late: u64,
+        /// Origin of the datagrams, if they were captured.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        capture: Option<Origin>,
+        /// Share of each layer's datagrams that did not arrive; empty without layers.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         layer_loss: Vec<f64>,
-        /// Number and one-way delay of each that arrived, in order of arrival. Units: nanoseconds.
+        /// Number and one-way delay in nanoseconds of each arrived datagram, in order of arrival.
         #[serde(skip)]
         arrivals: Vec<(u64, u64)>,
     },
-    /// Of requests and echoes.
+    /// Requests and echoes.
     Ping {
         /// Requests sent.
         sent: u64,
         /// Echoes received.
         received: u64,
-        /// Round-trip times; `None` when nothing came back.
+        /// Round-trip times; `None` if no echo arrived.
         rtt_ms: Option<RoundTrips>,
     },
-    /// Of a video.
+    /// Video.
     Video {
         /// Pictures sent.
         pictures: u64,
-        /// Pictures that were there in time with all that they build on.
+        /// Pictures that arrived in time together with all pictures on which they depend.
         shown: u64,
-        /// The share of datagrams that were not there in time, by layer: of I, P and B pictures, or
-        /// of each description.
+        /// Share of datagrams that did not arrive in time, by layer: I, P and B pictures, or
+        /// descriptions.
         layer_loss: Vec<f64>,
-        /// For each picture sent, whether it is one of those shown.
+        /// Set for each sent picture that was displayed.
         #[serde(skip)]
         is_shown: Vec<bool>,
     },
-    /// Of a download.
+    /// Download.
     Http {
-        /// How long it took; `None` when it did not finish.
+        /// Duration; `None` if it did not finish.
         completed_s: Option<f64>,
         /// Body bytes received.
         bytes: u64,
     },
 }
 
-/// A summary of round-trip times in milliseconds.
+/// Summary of round-trip times. Units: ms.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RoundTrips {
-    /// The shortest.
+    /// Shortest round-trip time.
     pub min: f64,
     /// The median.
     pub p50: f64,
-    /// What 99 of 100 did not exceed.
+    /// Value of the 99th percentile.
     pub p99: f64,
 }
 
-/// What a network has carried in each direction.
+/// Counters of a network in each direction.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Carried {
+pub struct NetworkTraffic {
     /// Towards the client.
     pub down: Traffic,
-    /// From the client.
+    /// Direction from the client.
     pub up: Traffic,
 }
 
-/// What one direction has carried. Units: bytes of Ethernet frames.
+/// Counters of one direction. Units: bytes of Ethernet frames.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Traffic {
-    /// Bytes that came out at the other end.
+    /// Bytes that were delivered.
     pub bytes: u64,
-    /// Packets that came out at the other end.
+    /// Packets that were delivered.
     pub packets: u64,
-    /// Packets that did not.
+    /// Packets that were lost.
     pub lost: u64,
 }
 
 impl Traffic {
-    /// What came after `before`.
+    /// Returns the difference to `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -254,7 +258,7 @@ impl Traffic {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -275,17 +279,17 @@ impl From<Counters> for Traffic {
     }
 }
 
-/// User and system time. Units: seconds.
+/// User and system time of the daemons. Units: seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CpuSeconds {
-    /// Of the client's daemon.
+    /// Processor time of the client's daemon.
     pub client: f64,
-    /// Of the hub.
+    /// Processor time of the hub.
     pub hub: f64,
 }
 
 impl Report {
-    /// Computes what follows from what a run saw.
+    /// Computes the report from the measurements of a run.
     #[must_use]
     pub fn new(scenario: &Scenario, via: &Via, observed: Observed) -> Self {
         let counted = observed
@@ -313,7 +317,7 @@ impl Report {
                 total,
                 workloads: goodputs,
             },
-            networks: networks(scenario, &observed.carried),
+            networks: networks(scenario, &observed.traffic),
             client_hop: None,
             longest_gap_ms: longest(observed.gaps.iter()),
             longest_gap_after_events_ms: longest_after_events(scenario, &observed),
@@ -334,7 +338,7 @@ impl Report {
         }
     }
 
-    /// A few lines for a person.
+    /// Returns a summary of a few lines.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!(
@@ -375,7 +379,7 @@ impl Report {
         lines.join("\n") + "\n"
     }
 
-    /// Payload bytes delivered in the whole run.
+    /// Returns the payload bytes delivered in the whole run.
     #[must_use]
     pub fn delivered_bytes(&self) -> u64 {
         self.series.bytes.iter().sum()
@@ -383,7 +387,7 @@ impl Report {
 }
 
 impl Series {
-    fn new(scenario: &Scenario, per_workload: Vec<Vec<u64>>, samples: &[Vec<Carried>]) -> Self {
+    fn new(scenario: &Scenario, per_workload: Vec<Vec<u64>>, samples: &[Vec<NetworkTraffic>]) -> Self {
         let length = per_workload.iter().map(Vec::len).max().unwrap_or(0);
         let at = |bin: usize| per_workload.iter().filter_map(|bins| bins.get(bin)).sum();
         let networks = scenario.networks.iter().enumerate().map(|(n, network)| {
@@ -400,13 +404,13 @@ impl Series {
     }
 }
 
-fn networks(scenario: &Scenario, carried: &[Carried]) -> BTreeMap<String, NetworkReport> {
-    let report = |(network, carried): (&Network, &Carried)| {
-        let both = carried.down.plus(carried.up);
-        let (down, up) = (carried.down, carried.up);
+fn networks(scenario: &Scenario, traffic: &[NetworkTraffic]) -> BTreeMap<String, NetworkReport> {
+    let report = |(network, traffic): (&Network, &NetworkTraffic)| {
+        let both = traffic.down.plus(traffic.up);
+        let (down, up) = (traffic.down, traffic.up);
         (network.name.clone(), NetworkReport { both, down, up })
     };
-    scenario.networks.iter().zip(carried).map(report).collect()
+    scenario.networks.iter().zip(traffic).map(report).collect()
 }
 
 fn longest_after_events(scenario: &Scenario, observed: &Observed) -> Option<f64> {
@@ -429,14 +433,14 @@ fn longest<'a>(gaps: impl Iterator<Item = &'a Gap>) -> f64 {
     gaps.map(|gap| gap.length.as_secs_f64() * 1e3).fold(0.0, f64::max)
 }
 
-/// How long before the end of a run of `duration` the last datagram is sent that is asked for: one
-/// on its way is not lost.
+/// Returns the time before the end of a run of `duration` at which the last counted datagram is
+/// sent, so that datagrams in flight do not count as lost.
 #[must_use]
 pub fn settling_time(duration: Duration) -> Duration {
     (duration / 10).min(Duration::from_secs(1))
 }
 
-/// The share of `sent` that was not received.
+/// Returns the share of `sent` that was not received, 0 to 1.
 #[must_use]
 pub fn share_lost(sent: u64, received: u64) -> f64 {
     if sent == 0 {
@@ -446,26 +450,26 @@ pub fn share_lost(sent: u64, received: u64) -> f64 {
     }
 }
 
-/// The value that `share` of `sorted` nanoseconds do not exceed. Units: milliseconds.
+/// Returns the quantile `share` of `sorted` values in nanoseconds. Units: milliseconds.
 #[must_use]
 pub fn quantile_ms(sorted: &[u64], share: f64) -> f64 {
     let index = ((sorted.len() as f64 * share) as usize).min(sorted.len().saturating_sub(1));
     sorted.get(index).map_or(0.0, |nanos| *nanos as f64 / 1e6)
 }
 
-/// A median with its extremes. Units: those of the values.
+/// Median with extremes. Units: those of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle value.
+    /// Median of the values.
     pub median: f64,
-    /// The smallest.
+    /// Smallest value.
     pub min: f64,
-    /// The largest.
+    /// Largest value.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of one value.
+    /// Creates the statistics of one value.
     #[must_use]
     pub const fn only(value: f64) -> Self {
         Self {
@@ -475,7 +479,7 @@ impl Spread {
         }
     }
 
-    /// Of these values; `None` when there are none.
+    /// Creates the statistics of these values; `None` if there are none.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
@@ -486,7 +490,7 @@ impl Spread {
 }
 
 impl RoundTrips {
-    /// Of some times in nanoseconds; `None` when there are none.
+    /// Creates the statistics of some times in nanoseconds; `None` if there are none.
     #[must_use]
     pub fn of(mut trips: Vec<u64>) -> Option<Self> {
         trips.sort_unstable();
@@ -522,8 +526,8 @@ impl Finding {
     }
 }
 
-impl Carried {
-    /// What came after `before`.
+impl NetworkTraffic {
+    /// Returns the difference to `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -532,7 +536,7 @@ impl Carried {
         }
     }
 
-    /// Bytes of both directions.
+    /// Returns the bytes of both directions.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.down.bytes + self.up.bytes
@@ -540,20 +544,31 @@ impl Carried {
 }
 
 impl Finding {
-    /// Of a video of which this could be shown.
+    /// Creates the results of a captured flow, with the arguments of [`Self::of_datagrams`].
     #[must_use]
-    pub fn of_video(shown: Shown) -> Self {
+    pub fn of_capture(origin: &Origin, sent: u64, arrivals: Vec<(u64, u64)>) -> Self {
+        let mut finding = Self::of_datagrams(sent, arrivals, 0);
+        if let Self::Udp { capture, .. } = &mut finding {
+            *capture = Some(origin.clone());
+        }
+        finding
+    }
+
+    /// Creates the results of a video.
+    #[must_use]
+    pub fn of_video(playback: Playback) -> Self {
         let lost = |(sent, in_time): &(u64, u64)| share_lost(*sent, *in_time);
         Self::Video {
-            pictures: shown.pictures.len() as u64,
-            shown: shown.pictures.iter().filter(|is_shown| **is_shown).count() as u64,
-            layer_loss: shown.layers.iter().map(lost).collect(),
-            is_shown: shown.pictures,
+            pictures: playback.pictures.len() as u64,
+            shown: playback.pictures.iter().filter(|is_shown| **is_shown).count() as u64,
+            layer_loss: playback.layers.iter().map(lost).collect(),
+            is_shown: playback.pictures,
         }
     }
 
-    /// Of datagrams that were numbered from 0, of which the first `sent` are asked for; `arrivals`
-    /// has number and delay of each, in order of arrival. Their layers take turns.
+    /// Creates the results of datagrams that are numbered from 0, of which the first `sent` count;
+    /// `arrivals` has number and delay of each, in order of arrival. Datagrams belong to the layers
+    /// in turn.
     #[must_use]
     pub fn of_datagrams(sent: u64, arrivals: Vec<(u64, u64)>, layers: u8) -> Self {
         let mut delays: Vec<u64> = arrivals.iter().map(|(_, delay)| *delay).collect();
@@ -565,6 +580,8 @@ impl Finding {
             highest = highest.max(*number);
             *number < highest
         };
+        let is_late =
+            |(number, delay): &&(u64, u64)| *number < sent && u128::from(*delay) > TIMEOUT.as_nanos();
         let turns = u64::from(layers);
         let lost_of = |layer: u64| {
             let of_layer = |number: &u64| *number < sent && number % turns == layer;
@@ -578,10 +595,25 @@ impl Finding {
             reordered: numbers().filter(is_overtaken).count() as u64,
             delay_p50_ms: quantile_ms(&delays, 0.5),
             delay_p99_ms: quantile_ms(&delays, 0.99),
+            late: arrivals.iter().filter(is_late).count() as u64,
+            capture: None,
             layer_loss: (0..turns).map(lost_of).collect(),
             arrivals,
         }
     }
+}
+
+/// Returns the first words of the line of a datagram workload.
+fn datagrams_label(capture: Option<&Origin>) -> String {
+    capture.map_or("udp".to_owned(), |origin| {
+        let Origin {
+            file,
+            flow,
+            direction,
+            ..
+        } = origin;
+        format!("{file}, {direction}, {flow}")
+    })
 }
 
 fn finding_line(finding: &Finding) -> Option<String> {
@@ -594,16 +626,24 @@ fn finding_line(finding: &Finding) -> Option<String> {
             reordered,
             delay_p50_ms,
             delay_p99_ms,
+            late,
+            capture,
             layer_loss,
             arrivals: _,
         } => Some(format!(
-            "  udp: {received} of {sent} datagrams ({:.3} % lost), {reordered} reordered, one-way {delay_p50_ms:.1} ms (99 %: {delay_p99_ms:.1} ms){}",
+            "  {}: {received} of {sent} datagrams ({:.3} % lost), {reordered} reordered, one-way {delay_p50_ms:.1} ms (99 %: {delay_p99_ms:.1} ms), {late} later than {} ms{}{}",
+            datagrams_label(capture.as_ref()),
             loss * 100.0,
+            TIMEOUT.as_millis(),
             if layer_loss.is_empty() {
                 String::new()
             } else {
                 format!("; lost by layer: {} %", percents(layer_loss))
-            }
+            },
+            capture
+                .as_ref()
+                .and_then(|origin| Some(format!("\n  {}: {}", origin.file, origin.omitted.as_ref()?)))
+                .unwrap_or_default()
         )),
         Finding::Ping {
             sent,
@@ -634,30 +674,32 @@ fn finding_line(finding: &Finding) -> Option<String> {
     }
 }
 
-/// Shares for a person, in percent.
+/// Formats shares in percent.
 #[must_use]
 pub fn percents(shares: &[f64]) -> String {
     let shares = shares.iter().map(|share| format!("{:.2}", share * 100.0));
     shares.collect::<Vec<_>>().join(", ")
 }
 
-/// A rate for a person.
+/// Formats a rate in Mbit/s.
 #[must_use]
 pub fn mbps(bps: f64) -> String {
     format!("{:.2} Mbit/s", bps / 1e6)
 }
 
-/// A full inner TCP payload over its outer Ethernet frame, with 40 bytes of framing: the most a
-/// tunnel that keeps TCP end to end can show.
+/// Maximum payload share of a tunnel that keeps TCP end to end. Source: 1,500 bytes less 28 of
+/// outer headers, 40 of framing and 52 of inner headers, over an outer Ethernet frame.
 pub const IDEAL_SHARE: f64 = 1380.0 / 1514.0;
 
-/// How often the networks are sampled during a run.
+/// Sampling interval of the networks during a run. Source: our choice, ten of [`BIN`]; reading the
+/// devices' counters more often would load the measured machine.
 pub const SAMPLE_MS: u64 = 100;
 
-/// The resolution of a series.
+/// Bin length of a series. Source: docs/notebook/outages.md, "Set-up".
 pub const BIN: Duration = Duration::from_millis(10);
 
-/// Shorter pauses are not worth keeping: they are within the variation of any network.
+/// Minimum length of recorded pauses; shorter ones are within the variation of any network. Source:
+/// our choice; shorter ones would only lengthen reports.
 pub const GAP_WORTH_KEEPING: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

@@ -2,12 +2,12 @@ use hawser_units::{Bytes, Instant, Rate};
 
 use crate::frame_size::FULL_FRAME;
 
-/// A recorded capacity that repeats for ever.
+/// A recorded capacity that repeats forever.
 ///
-/// Two forms, told apart by their text: a Mahimahi file (one line per opportunity to deliver a
+/// Two forms, distinguished by their text: a Mahimahi file (one line per opportunity to deliver a
 /// packet of 1500 bytes, in whole milliseconds), and lines of `seconds,bytes_per_second`. A
-/// Mahimahi opportunity that finds an empty queue is lost, as in the original; its unused rest
-/// serves packets that were already waiting.
+/// Mahimahi opportunity at an empty queue is lost, as in the original; the unused rest of an
+/// opportunity serves packets that were already waiting.
 ///
 /// Source: Mahimahi, Netravali et al. 2015, `mm-link`. Deviates: an opportunity carries one full
 /// Ethernet frame (1514 bytes, an IP packet of 1500), because this crate counts frames.
@@ -26,32 +26,32 @@ enum Form {
     Steps(Vec<(u64, Rate)>),
 }
 
-/// Why a trace was not understood.
+/// Error in the text of a trace.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// A line holds neither an opportunity nor a step.
+    /// A line contains neither an opportunity nor a step.
     #[error("line {line}: expected milliseconds (Mahimahi) or `seconds,bytes_per_second`, found {found:?}")]
     Line {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What stands there.
+        /// Found text.
         found: String,
     },
-    /// Time runs backwards at a line.
+    /// Time decreases at a line.
     #[error("line {line}: time goes backwards")]
     Order {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// The trace has no duration, or no capacity in it.
+    /// The trace has no duration or no capacity.
     #[error(
         "the trace is empty: it needs at least one opportunity after 0 ms, or a step with a rate above zero"
     )]
     Empty,
 }
 
-/// Where a link stands in a Mahimahi trace: the opportunity used last and what is left of it.
+/// Position of a link in a Mahimahi trace: the last used opportunity and its rest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Position {
     next: u64,
@@ -60,10 +60,10 @@ pub(crate) struct Position {
 }
 
 impl Trace {
-    /// Reads a trace of either form.
+    /// Parses a trace of either form.
     ///
     /// # Errors
-    /// [`TraceError`] with the line where the text is not a trace.
+    /// [`TraceError`] with the line number if the text is not a trace.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let lines = || {
             text.lines()
@@ -135,7 +135,7 @@ impl Trace {
         })
     }
 
-    /// The mean rate over one period, in Ethernet frames.
+    /// Returns the mean rate over one period, in Ethernet frames.
     #[must_use]
     pub fn mean(&self) -> Rate {
         let bytes = match &self.form {
@@ -148,13 +148,13 @@ impl Trace {
         Rate::of(Bytes(bytes), core::time::Duration::from_nanos(self.period_ns)).unwrap_or(Rate::ZERO)
     }
 
-    /// How long it is before it repeats.
+    /// Returns the period after which the trace repeats.
     #[must_use]
     pub fn period(&self) -> core::time::Duration {
         core::time::Duration::from_nanos(self.period_ns)
     }
 
-    /// The mean rate between two times since its start, in Ethernet frames.
+    /// Returns the mean rate between two times relative to the start, in Ethernet frames.
     ///
     /// # Panics
     /// When `to` is not after `from`.
@@ -181,8 +181,8 @@ impl Trace {
         rounds * until(self.period_ns) + until(within)
     }
 
-    /// When a frame of `bytes` that starts at `start` has passed. A packet that arrived after the
-    /// opportunity used last cannot use what is left of it.
+    /// Returns the time at which a frame of `bytes` that starts at `start` has been serialised. A
+    /// packet that arrived after the last used opportunity cannot use its rest.
     pub(crate) fn finish(
         &self,
         epoch: Instant,

@@ -1,23 +1,26 @@
-//! A video as datagrams, with marks that say how much each matters, and what of it can be shown at
-//! the other end.
+//! A video as datagrams that are marked by importance, and the pictures that can be displayed at
+//! the receiver.
 //!
-//! A [`Film`] is the pictures of a video in the order in which they are sent: what an encoder made,
-//! read from a file, or a model of that. [`Video`] sends a film, in a simulator or by a socket, and
-//! says in the end which pictures were there in time with all that they build on.
+//! A [`Film`] is the pictures of a video in the order in which they are sent: an encoder's output,
+//! read from a file, or a model. [`Video`] sends a film, in a simulator or over a socket, and
+//! finally reports the pictures that arrived in time together with all pictures on which they
+//! depend.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
-/// What the parts of a video are to each other, and so how a tunnel stripes them.
+use crate::sender::{Part, Sender};
+
+/// Dependencies of a video's parts, which determine how a tunnel stripes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
-    /// I, P and B pictures: P builds on I, B on both. Striped by `layer-priority`.
+    /// I, P and B pictures: P depends on I, B on both. Striped by `layer-priority`.
     Frames,
-    /// So many descriptions, each of use without the others. Striped by `independent-path`.
+    /// Descriptions, each useful without the others. Striped by `independent-path`.
     Descriptions(u8),
 }
 
 impl Coding {
-    /// How many kinds of packets are told apart.
+    /// Returns the number of distinguished kinds of packets.
     #[must_use]
     pub const fn layers(self) -> u8 {
         match self {
@@ -26,7 +29,7 @@ impl Coding {
         }
     }
 
-    /// What stripes it unless the scenario says otherwise.
+    /// Returns the default scheduler.
     #[must_use]
     pub const fn scheduler(self) -> &'static str {
         match self {
@@ -36,34 +39,33 @@ impl Coding {
     }
 }
 
-/// One picture of a film.
+/// Picture of a film.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// Its layer, or its description; from 0.
+    /// Layer or description, from 0.
     pub layer: u8,
-    /// Its size, bytes.
+    /// Size of the picture. Units: bytes.
     pub bytes: u32,
-    /// The pictures without which it cannot be shown, by their places in the film. One beyond the
-    /// film's end is never there.
+    /// Pictures without which this one cannot be displayed, by index in the film. An index beyond
+    /// the film's end is a picture that never arrives.
     pub needs: Vec<usize>,
 }
 
 /// The pictures of a video, in the order in which they are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Film {
-    /// From one picture to the next.
+    /// Interval between pictures.
     pub interval: Duration,
-    /// Its pictures.
+    /// Pictures.
     pub pictures: Vec<Picture>,
 }
 
 impl Film {
-    /// Reads a film: a line for each picture, with its layer, its size in bytes and the places of
-    /// the pictures that it needs, which are earlier ones: `2,812,0 4`. Lines that begin with `#`
-    /// say nothing.
+    /// Parses a film: one line per picture with its layer, its size in bytes and the indices of the
+    /// earlier pictures on which it depends: `2,812,0 4`. Lines that begin with `#` are comments.
     ///
     /// # Errors
-    /// The number of the line, and what is wrong with it, in words.
+    /// Line number and description of the error.
     pub fn parse(text: &str, interval: Duration, layers: u8) -> Result<Self, String> {
         let mut pictures = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -72,10 +74,10 @@ impl Film {
                 continue;
             }
             let picture = read(line, pictures.len(), layers)
-                .ok_or_else(|| format!("line {}: write LAYER,BYTES,NEEDED like 2,812,0 4: a layer below {layers}, 1 to {MOST_BYTES} bytes, earlier pictures from 0", number + 1))?;
+                .ok_or_else(|| format!("line {}: write LAYER,BYTES,NEEDED like 2,812,0 4: a layer below {layers}, 1 to {MAX_BYTES} bytes, earlier pictures from 0", number + 1))?;
             pictures.push(picture);
-            if pictures.len() > MOST_PICTURES {
-                return Err(format!("more than {MOST_PICTURES} pictures"));
+            if pictures.len() > MAX_PICTURES {
+                return Err(format!("more than {MAX_PICTURES} pictures"));
             }
         }
         if pictures.is_empty() {
@@ -84,20 +86,20 @@ impl Film {
         Ok(Self { interval, pictures })
     }
 
-    /// How long it lasts.
+    /// Returns the duration.
     #[must_use]
     pub fn duration(&self) -> Duration {
         self.interval * self.pictures.len() as u32
     }
 
-    /// Its mean rate.
+    /// Returns the mean rate.
     #[must_use]
     pub fn rate(&self) -> Rate {
         let bytes = self.pictures.iter().map(|picture| u64::from(picture.bytes)).sum();
         Rate::of(Bytes(bytes), self.duration()).unwrap_or(Rate::ZERO)
     }
 
-    /// The text that [`parse`](Self::parse) reads.
+    /// Returns the text that [`parse`](Self::parse) reads.
     #[must_use]
     pub fn to_text(&self) -> String {
         let line = |picture: &Picture| {
@@ -107,12 +109,13 @@ impl Film {
         self.pictures.iter().map(line).collect()
     }
 
-    /// A film of this mean rate: 25 pictures a second in groups of twelve that begin with an intra
-    /// picture.
+    /// Creates a film of this mean rate: 25 pictures per second in groups of twelve that begin with
+    /// an intra picture.
     ///
-    /// `frames`: I, P and B pictures, every third an anchor (I or P). `descriptions`: pictures in
-    /// turn, each description a stream of its own with its own intra pictures, of use without the
-    /// others. A picture's layer is its kind, or its description.
+    /// `frames`: I, P and B pictures, every third an anchor (I or P). `descriptions`: pictures
+    /// belong to the descriptions in turn; each description is a stream of its own with its own
+    /// intra pictures, useful without the others. A picture's layer is its kind, or its
+    /// description.
     ///
     /// Source: sizes of I, P and B pictures as MPEG-2's Test Model 5 begins with (160 : 60 : 42);
     /// Piconet section III-D for what is striped.
@@ -151,8 +154,8 @@ impl Film {
         }
     }
 
-    /// Which pictures can be shown when only those are whole of which `is_whole` says so, with all
-    /// that they build on; one for each picture.
+    /// Returns, for each picture, whether it can be displayed if exactly the pictures marked in
+    /// `is_whole` have arrived completely.
     ///
     /// # Panics
     /// When `is_whole` has fewer entries than the film.
@@ -186,14 +189,14 @@ fn read(line: &str, place: usize, layers: u8) -> Option<Picture> {
     let bytes = fields.next()?.trim().parse().ok()?;
     let needs = fields.next().unwrap_or_default().split_whitespace();
     let needs: Vec<usize> = needs.map(|needed| needed.parse().ok()).collect::<Option<_>>()?;
-    let is_right = (1..=MOST_BYTES).contains(&bytes)
-        && needs.len() <= MOST_NEEDED
+    let is_right = (1..=MAX_BYTES).contains(&bytes)
+        && needs.len() <= MAX_NEEDED
         && needs.iter().all(|needed| *needed < place)
         && fields.next().is_none();
     is_right.then_some(Picture { layer, bytes, needs })
 }
 
-/// Sends the pictures of a film, each as datagrams of 1,200 bytes at most, all at once.
+/// Sends the pictures of a film, each as a burst of datagrams of at most 1,200 bytes.
 #[derive(Clone, Debug)]
 pub struct Video {
     film: Film,
@@ -201,7 +204,7 @@ pub struct Video {
     due: Instant,
     end: Instant,
     pictures: Vec<Sent>,
-    /// Payload of the present picture that is not sent yet, bytes.
+    /// Unsent payload of the present picture. Units: bytes.
     left: u32,
     sent: u64,
 }
@@ -210,33 +213,22 @@ pub struct Video {
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     at: Instant,
-    /// Its datagrams: the first, and how many.
+    /// First datagram and their number.
     first: u64,
     count: u64,
 }
 
-/// A datagram that is to be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Its number, from 0.
-    pub number: u64,
-    /// UDP payload, bytes.
-    pub bytes: u32,
-    /// The layer of its picture.
-    pub layer: u8,
-}
-
-/// What became of a video.
+/// Result of a video.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Shown {
-    /// Datagrams sent and in time, by layer.
+pub struct Playback {
+    /// Number of datagrams sent, and of those that arrived in time, by layer.
     pub layers: Vec<(u64, u64)>,
-    /// For each picture sent, whether it was there in time with all that it builds on.
+    /// Set for each sent picture that arrived in time together with all that it depends on.
     pub pictures: Vec<bool>,
 }
 
 impl Video {
-    /// Sends a film of so many layers from `start` on, until its last picture or `end`.
+    /// Creates a sender of this film from `start` until its last picture or `end`.
     #[must_use]
     pub fn new(film: Film, layers: u8, (start, end): (Instant, Instant)) -> Self {
         Self {
@@ -250,11 +242,11 @@ impl Video {
         }
     }
 
-    /// What was received in time, given number and time of each arrival.
+    /// Returns the result at `now`, given number and time of each arrival.
     ///
     /// Pictures sent less than [`TIMEOUT`] before `now` do not count.
     #[must_use]
-    pub fn shown(&self, arrivals: &[(u64, Instant)], now: Instant) -> Shown {
+    pub fn playback(&self, arrivals: &[(u64, Instant)], now: Instant) -> Playback {
         let mut arrived = vec![Instant::FAR_FUTURE; self.sent as usize];
         for (number, at) in arrivals {
             if let Some(first) = arrived.get_mut(*number as usize) {
@@ -281,11 +273,12 @@ impl Video {
         }
         let mut pictures = self.film.decodable(&is_whole);
         pictures.truncate(counted);
-        Shown { layers, pictures }
+        Playback { layers, pictures }
     }
+}
 
-    /// The next datagram that is due.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<Part> {
+impl Sender for Video {
+    fn poll_transmit(&mut self, now: Instant) -> Option<Part> {
         if self.left == 0 {
             if now < self.poll_timeout()? {
                 return None;
@@ -298,7 +291,7 @@ impl Video {
             });
             self.due += self.film.interval;
         }
-        let bytes = self.left.min(MOST_PAYLOAD);
+        let bytes = self.left.min(MAX_PAYLOAD);
         self.left -= bytes;
         let layer = self.film.pictures[self.pictures.len() - 1].layer;
         self.pictures.last_mut()?.count += 1;
@@ -306,13 +299,11 @@ impl Video {
         Some(Part {
             number: self.sent - 1,
             bytes,
-            layer,
+            layer: Some(layer),
         })
     }
 
-    /// When the next picture is due.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    fn poll_timeout(&self) -> Option<Instant> {
         (self.due < self.end && self.pictures.len() < self.film.pictures.len()).then_some(self.due)
     }
 }
@@ -324,7 +315,7 @@ enum Kind {
     Bidirectional,
 }
 
-/// The kind of a modelled picture, and its layer.
+/// Returns kind and layer of a modelled picture.
 fn modelled(coding: Coding, index: usize) -> (Kind, u8) {
     match coding {
         Coding::Frames => match index % GROUP {
@@ -352,21 +343,27 @@ fn weight(kind: Kind) -> f64 {
     }
 }
 
+/// Time of a picture. Source: 25 pictures per second, the rate of television in Europe (ITU-R
+/// BT.470).
 const INTERVAL: Duration = Duration::from_millis(40);
-/// Pictures from one intra picture to the next.
+/// Number of pictures from one intra picture to the next. Source: our choice, half a second, as
+/// encoders for broadcasting use.
 const GROUP: usize = 12;
-/// From one anchor to the next.
+/// Distance between anchors, in pictures. Source: our choice, two B pictures between anchors, as
+/// common encoders of MPEG-2 use.
 const ANCHOR: usize = 3;
-/// Units: bytes.
-const MOST_PAYLOAD: u32 = 1200;
-/// How long a player waits for a picture: what a conversation bears. Source: ITU-T G.114.
+/// Maximum payload of a datagram. Units: bytes. Source: the datagrams that every network takes (RFC
+/// 9000 section 14.1).
+const MAX_PAYLOAD: u32 = 1200;
+/// Timeout of a player for a picture. Source: ITU-T G.114, tolerance of a conversation.
 pub const TIMEOUT: Duration = Duration::from_millis(400);
-/// More than an intra picture of 8K has. Units: bytes.
-const MOST_BYTES: u32 = 50_000_000;
-/// More than five hours of 50 a second.
-const MOST_PICTURES: usize = 1_000_000;
-/// As many as codecs keep for reference.
-const MOST_NEEDED: usize = 16;
+/// Maximum size of a picture. Source: an uncompressed picture of 7680 by 4320 in YUV 4:2:0 has 49.8
+/// MB. Units: bytes.
+const MAX_BYTES: u32 = 50_000_000;
+/// Maximum number of pictures. Source: five hours of 50 per second, rounded up.
+const MAX_PICTURES: usize = 1_000_000;
+/// Maximum number of references (ITU-T H.264 section A.3.1).
+const MAX_NEEDED: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -388,9 +385,9 @@ mod tests {
                 }
             }
         }
-        let shown = video.shown(&arrivals, end + SECOND);
-        let count = shown.pictures.iter().filter(|is_shown| **is_shown).count();
-        (shown.pictures.len(), count, shown.layers)
+        let playback = video.playback(&arrivals, end + SECOND);
+        let count = playback.pictures.iter().filter(|is_shown| **is_shown).count();
+        (playback.pictures.len(), count, playback.layers)
     }
 
     #[test]
@@ -405,7 +402,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_costs_what_builds_on_it() {
-        let without = |lost: u8| play(Coding::Frames, |part| part.layer == lost).1;
+        let without = |lost: u8| play(Coding::Frames, |part| part.layer == Some(lost)).1;
         assert_eq!(without(2), 200, "a third of all pictures are anchors");
         // Each group: its I, and the two B before it need an anchor of the last group, which is
         // lost.
@@ -415,11 +412,11 @@ mod tests {
 
     #[test]
     fn a_description_is_of_use_without_the_others() {
-        let (pictures, shown, layers) = play(Coding::Descriptions(3), |part| part.layer == 1);
+        let (pictures, shown, layers) = play(Coding::Descriptions(3), |part| part.layer == Some(1));
         assert_eq!((pictures, shown), (600, 400));
         assert_eq!(layers[1].1, 0);
         let (_, shown, _) = play(Coding::Descriptions(2), |part| {
-            part.number == 0 && part.layer == 0
+            part.number == 0 && part.layer == Some(0)
         });
         // One datagram of an intra picture: its description is gone until the next one.
         assert_eq!(shown, 600 - GROUP);

@@ -1,9 +1,9 @@
-//! Saturated downlinks against an independent simulator.
+//! Comparison of saturated downlinks with an independent simulator.
 //!
 //! `data/ns3-802.11a.csv`: ns-3.37, YansWifi, 5 seeds of 10 s, beacons each 102.4 ms, 1,472-byte
 //! UDP payloads. The total must agree within 3 %, each access point within 6 %, rows with one
-//! sender within 1 %; or within two standard errors of the reference's own five runs, where those
-//! are wider (two hidden senders with two attempts: its runs lie between 1.29 and 1.58 Mbit/s).
+//! sender within 1 %; or within two standard errors of the reference's own five runs if these are
+//! larger (two hidden senders with two attempts: its runs lie between 1.29 and 1.58 Mbit/s).
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use hawser_netem::air::phy::{DATA_OVERHEAD, PhyRate, Standard};
@@ -22,7 +22,7 @@ struct Row {
 const BEACONS: Duration = Duration::from_micros(102_400);
 const SECONDS: u64 = 10;
 
-/// Mbit/s of payload through each access point.
+/// Returns the rate of payload through each access point. Units: Mbit/s.
 fn run(row: &Row, seed: u64) -> Vec<f64> {
     let start = Instant::from_nanos(0);
     let mut air = Air::new(seed, start);
@@ -85,7 +85,7 @@ fn run(row: &Row, seed: u64) -> Vec<f64> {
     received.iter().map(mbps).collect()
 }
 
-/// A frame; a broadcast goes first.
+/// Creates a frame; a broadcast is urgent.
 fn outgoing(to: Option<StationId>, body: u32, len: u32) -> Outgoing<u32> {
     Outgoing {
         to,
@@ -95,7 +95,7 @@ fn outgoing(to: Option<StationId>, body: u32, len: u32) -> Outgoing<u32> {
     }
 }
 
-/// The fields of a line; a quoted field may hold commas.
+/// Returns the fields of a line; a quoted field may contain commas.
 fn fields(line: &str) -> Vec<String> {
     let (mut fields, mut field, mut quoted) = (Vec::new(), String::new(), false);
     for char in line.chars() {
@@ -114,7 +114,8 @@ fn numbers(text: &str, separator: char) -> Vec<f64> {
     parts.map(|part| part.trim().parse().unwrap()).collect()
 }
 
-/// Each row with the reference's rate of each access point and the standard error of its total.
+/// Returns each row with the reference's rate of each access point and the standard error of its
+/// total.
 fn rows() -> Vec<(Row, Vec<f64>, f64)> {
     let lines = include_str!("data/ns3-802.11a.csv").lines().skip(1).map(fields);
     let udp = lines.filter(|fields| fields[0] == "udp");

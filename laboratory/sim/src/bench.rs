@@ -1,5 +1,4 @@
-//! The loads by which the simulator's speed is measured: wired multipath TCP, and a saturated
-//! channel.
+//! Loads for measuring the simulator's speed: wired multipath TCP, and a saturated channel.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{AccessPointConfig, Signal, StationConfig};
@@ -7,7 +6,7 @@ use hawser_netem::{Capacity, LinkConfig};
 use hawser_units::{Duration, Instant, Rate};
 
 use crate::app::{Cbr, DatagramSink};
-use crate::host::{End, Host, Way, join};
+use crate::host::{End, Host, Route, join};
 use crate::mptcp::{Config, Coupling, MptcpSink, MptcpSource};
 use crate::network::{LinkId, Network, NodeId};
 use crate::packet::{Address, FlowId};
@@ -17,27 +16,28 @@ use crate::router::Router;
 /// Wired multipath TCP: groups of five nodes, each a server, a router before it, and a client
 /// behind two access routers, 20 and 10 Mbit/s.
 ///
-/// Each group's client carries one endless download over both, with coupled windows and drop-tail
-/// queues of 100 ms. Per node the numbers of flows, links, packets on their way and packet events
-/// are the same whatever the size: what differs is how much there is in all (some 35 kB a group: 10
-/// nodes lie in a first-level cache, 1,000 fill 7 MB), and how many events wait.
+/// Each group's client has one endless download over both access routers, with coupled windows and
+/// drop-tail queues of 100 ms. The numbers of flows, links, packets in flight and packet events per
+/// node are independent of the size; only the totals differ (some 35 kB per group: 10 nodes fit
+/// into a first-level cache, 1,000 fill 7 MB), and the number of waiting events.
 #[derive(Clone, Copy, Debug)]
 pub struct WiredMultipath {
-    /// Rounded up to whole groups.
+    /// Number of nodes, rounded up to whole groups.
     pub nodes: usize,
-    /// How many times the rates, and so the packets on their way, are as high: what separates the
-    /// cost of many nodes from the cost of many packets.
+    /// Factor of the rates, and thus of the packets in flight: it separates the cost of many nodes
+    /// from the cost of many packets.
     pub factor: u64,
-    /// The one-way delay of links that join the groups to a ring, in which each client's server is
-    /// the next group's. `None` leaves each group alone with its own server.
+    /// Delay, one way, of links that join the groups into a ring, in which each client's server is
+    /// in the next group. `None` leaves each group unconnected, with its own server.
     pub backbone: Option<Duration>,
 }
 
 impl WiredMultipath {
-    /// Between cities: the default delay of the ring.
+    /// Default delay of the ring's links: the distance between cities. Source: our choice, 4,000 km
+    /// of fibre.
     pub const BACKBONE: Duration = Duration::from_millis(20);
 
-    /// The network, before it runs.
+    /// Creates the network.
     #[must_use]
     pub fn network(&self, seed: u64) -> Network {
         let mut network = Network::new(seed);
@@ -103,12 +103,12 @@ impl WiredMultipath {
             ..config
         };
         let start = Instant::ZERO + Duration::from_micros(100 * to.index as u64);
-        let down = to.near.map(|near| Way {
+        let down = to.near.map(|near| Route {
             link: from.out,
             local: from.far,
             remote: near,
         });
-        let up = [0, 1].map(|way| Way {
+        let up = [0, 1].map(|way| Route {
             link: to.up[way],
             local: to.near[way],
             remote: from.far,
@@ -116,29 +116,28 @@ impl WiredMultipath {
         let source = End {
             host: from.server,
             application: Box::new(MptcpSource::new(config, 2, None, start)),
-            ways: &down,
+            routes: &down,
         };
         let sink = End {
             host: to.client,
             application: Box::new(MptcpSink::new(config, 2, None, start)),
-            ways: &up,
+            routes: &up,
         };
         join(network, FlowId(to.index as u32), source, sink);
     }
 }
 
-/// What a packet event costs.
+/// Cost of a packet event.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed {
-    /// Of one measurement.
+    /// Packet events of one measurement.
     pub packet_events: u64,
-    /// The best of several measurements: other work on the machine only ever slows.
+    /// Minimum of several measurements, since other load on the machine only adds time.
     pub ns_per_event: f64,
 }
 
-/// Measures each load once its windows have found their size; rounds alternate between the loads,
-/// so that what else the machine does slows all alike. `clock` gives the time that has passed since
-/// some beginning.
+/// Measures each load after its windows have settled; rounds alternate between the loads, so that
+/// other load on the machine affects all alike. `clock` returns the time since an arbitrary start.
 pub fn measure(loads: &[WiredMultipath], clock: impl Fn() -> Duration) -> Vec<Speed> {
     let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
     let worst = Speed {
@@ -161,7 +160,7 @@ pub fn measure(loads: &[WiredMultipath], clock: impl Fn() -> Duration) -> Vec<Sp
     best
 }
 
-/// Five nodes, with what the others need to know of them.
+/// A group of five nodes, with the data that other groups need.
 struct Group {
     index: usize,
     server: NodeId,
@@ -169,9 +168,9 @@ struct Group {
     edge: NodeId,
     far: Address,
     near: [Address; 2],
-    /// From the server.
+    /// Direction from the server.
     out: LinkId,
-    /// From the client.
+    /// Direction from the client.
     up: [LinkId; 2],
 }
 
@@ -199,11 +198,11 @@ fn connect(network: &mut Network, (from, to): (NodeId, NodeId), mbps: u64, delay
     network.connect(&name, from, to, config)
 }
 
-/// Access points of 54 Mbit/s that share one channel, each with a client and always something to
-/// send until `end`.
+/// Creates access points of 54 Mbit/s that share one channel, each with a client and a queue that
+/// is never empty until `end`.
 ///
 /// # Panics
-/// Never: the nodes are those that were added.
+/// Never: the node types are those that were added.
 #[must_use]
 pub fn saturated_air(access_points: usize, seed: u64, end: Instant) -> Network {
     let mut network = Network::new(seed);
@@ -218,7 +217,7 @@ pub fn saturated_air(access_points: usize, seed: u64, end: Instant) -> Network {
     }
     radio.set_all_signals(&all, &Signal::clear());
     let air = network.add(radio);
-    // Together a little more than the channel carries.
+    // The total is slightly above the capacity of the channel.
     let rate = Rate::from_bps(36_000_000 / access_points as u64);
     for (index, (ap, client)) in pairs.into_iter().enumerate() {
         let (server, laptop) = (network.add(Host::default()), network.add(Host::default()));
@@ -235,7 +234,7 @@ pub fn saturated_air(access_points: usize, seed: u64, end: Instant) -> Network {
             End {
                 host: server,
                 application: Box::new(Cbr::new(rate, 1472, (start, end))),
-                ways: &[Way {
+                routes: &[Route {
                     link: down.to_radio,
                     local: far,
                     remote: near,
@@ -244,7 +243,7 @@ pub fn saturated_air(access_points: usize, seed: u64, end: Instant) -> Network {
             End {
                 host: laptop,
                 application: Box::new(DatagramSink::default()),
-                ways: &[Way {
+                routes: &[Route {
                     link: up.to_radio,
                     local: near,
                     remote: far,
@@ -260,9 +259,12 @@ fn route(network: &mut Network, router: NodeId, to: Address, link: LinkId) {
     router.route(to, link);
 }
 
+/// Nodes of a group. Source: client, server and three routers, which `group` adds.
 const GROUP: usize = 5;
-/// Units: virtual seconds.
+/// Warm-up. Units: virtual seconds. Source: our choice, when all flows have left slow start.
 const WARM_UP: u64 = 2;
+/// Number of rounds, of which the fastest counts. Source: our choice; of fewer, all may have been
+/// disturbed by other programs.
 const ROUNDS: u32 = 5;
-/// Nodes times virtual seconds that are measured.
+/// Product of nodes and measured virtual seconds.
 const NODE_SECONDS: u64 = 2_000;

@@ -8,76 +8,77 @@ use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Network, Node, NodeId};
 use crate::packet::{Address, Body, Ecn, FlowId, Packet};
 
-/// One end of a conversation: what a [`Host`] drives. Each may use several ways to the other end,
-/// numbered as they were joined.
+/// End of a conversation, driven by a [`Host`]. A conversation may use several routes, numbered in
+/// the order in which they were joined.
 ///
-/// The host calls one `handle_*`, then [`Self::poll_transmit`] until it gives nothing, then
-/// [`Self::poll_timeout`]. Applications of different hosts share nothing but packets: hosts may run
-/// at different times ([`Node::links`]).
+/// The host calls one `handle_*` method, then [`Self::poll_transmit`] until it returns `None`, then
+/// [`Self::poll_timeout`]. Applications of different hosts share nothing but packets, so hosts may
+/// run at different times ([`Node::links`]).
 pub trait Application: Any {
-    /// The network begins.
+    /// Handles the start of the network.
     fn handle_start(&mut self, now: Instant) {
         let _ = now;
     }
 
-    /// A packet arrived on a way.
+    /// Handles a packet that arrived on route `way`.
     fn handle_packet(&mut self, way: usize, packet: &Packet, now: Instant);
 
-    /// Time has passed; it may be called early.
+    /// Handles the passing of time; may be called early.
     fn handle_timeout(&mut self, now: Instant) {
         let _ = now;
     }
 
-    /// The link of a way went down or came up, visibly.
+    /// Handles a visible change of a route's link to up or down.
     fn handle_link(&mut self, way: usize, is_up: bool, now: Instant) {
         let _ = (way, is_up, now);
     }
 
-    /// The network has dropped a packet of a way that exceeds `mtu` IP bytes.
+    /// Handles the report that a packet on route `way` was dropped because it exceeds `mtu` IP
+    /// bytes.
     fn handle_too_big(&mut self, way: usize, mtu: u16, now: Instant) {
         let _ = (way, mtu, now);
     }
 
-    /// The next packet to send.
+    /// Returns the next packet to send.
     fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing>;
 
-    /// When to call [`Self::handle_timeout`].
+    /// Returns when to call [`Self::handle_timeout`].
     fn poll_timeout(&self) -> Option<Instant>;
 }
 
 /// A packet without its addresses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outgoing {
-    /// Which way it takes.
+    /// Route of the packet.
     pub way: usize,
-    /// IP bytes.
+    /// Size of the packet. Units: IP bytes.
     pub size: u16,
-    /// Whether it may be marked.
+    /// ECN field.
     pub ecn: Ecn,
-    /// What it carries.
+    /// Contents.
     pub body: Body,
 }
 
-/// One way to the other end of a conversation, as one host sees it.
+/// Route to the other end of a conversation, as one host sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
-    /// The link on which packets leave.
+pub struct Route {
+    /// Link on which packets are sent.
     pub link: LinkId,
-    /// The interface they leave from.
+    /// Interface from which packets are sent.
     pub local: Address,
-    /// The interface they are for.
+    /// Interface to which packets are sent.
     pub remote: Address,
 }
 
-/// Names an application of one host.
+/// Identifies an application of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketId(usize);
 
-/// A node that runs applications and gives each packet to the one whose port it names.
+/// A node that runs applications and dispatches packets to them by port.
 #[derive(Default)]
 pub struct Host {
     sockets: Vec<Socket>,
-    /// Socket and way, by port.
+    /// Socket and route, by port.
     ports: Vec<(u16, u16)>,
     has_started: bool,
 }
@@ -85,37 +86,45 @@ pub struct Host {
 struct Socket {
     application: Box<dyn Application>,
     flow: FlowId,
-    ways: Vec<Bound>,
+    routes: Vec<Bound>,
     timer: Option<TimerId>,
     armed: Instant,
 }
 
 #[derive(Clone, Copy)]
 struct Bound {
-    way: Way,
+    route: Route,
     local_port: u16,
     remote_port: u16,
 }
 
-/// One end of a conversation that is to be joined: the host, its application, and its ways.
+/// End of a conversation to join: the host, its application, and its routes.
 pub struct End<'a> {
-    /// A [`Host`].
+    /// Node of a [`Host`].
     pub host: NodeId,
-    /// What runs there.
+    /// Application of the host.
     pub application: Box<dyn Application>,
-    /// As many as the other end has, in the same order.
-    pub ways: &'a [Way],
+    /// Routes, in the same number and order as those of the other end.
+    pub routes: &'a [Route],
 }
 
 /// Opens a conversation between two hosts before the network runs.
 ///
 /// # Panics
-/// When a node is no [`Host`], or the ends have different numbers of ways.
+/// When a node is not a [`Host`], or the ends have different numbers of routes.
 pub fn join(network: &mut Network, flow: FlowId, near: End<'_>, far: End<'_>) -> (SocketId, SocketId) {
-    assert_eq!(near.ways.len(), far.ways.len(), "both ends have the same ways");
+    assert_eq!(
+        near.routes.len(),
+        far.routes.len(),
+        "both ends have the same ways"
+    );
     let first_port = |network: &Network, end: &End<'_>| {
         let host: &Host = network.node(end.host).expect("a conversation is between hosts");
-        let loopback = if near.host == far.host { near.ways.len() } else { 0 };
+        let loopback = if near.host == far.host {
+            near.routes.len()
+        } else {
+            0
+        };
         (host.ports.len(), loopback)
     };
     let (near_port, _) = first_port(network, &near);
@@ -134,11 +143,11 @@ impl Host {
     fn open(&mut self, end: End<'_>, flow: FlowId, (local, remote): (usize, usize)) -> SocketId {
         let socket = self.sockets.len();
         let small = |n: usize| u16::try_from(n).expect("fewer than 65,536 ports");
-        let mut ways = Vec::new();
-        for (index, way) in end.ways.iter().enumerate() {
+        let mut routes = Vec::new();
+        for (index, route) in end.routes.iter().enumerate() {
             self.ports.push((small(socket), small(index)));
-            ways.push(Bound {
-                way: *way,
+            routes.push(Bound {
+                route: *route,
                 local_port: small(local + index),
                 remote_port: small(remote + index),
             });
@@ -146,21 +155,21 @@ impl Host {
         self.sockets.push(Socket {
             application: end.application,
             flow,
-            ways,
+            routes,
             timer: None,
             armed: Instant::FAR_FUTURE,
         });
         SocketId(socket)
     }
 
-    /// An application as what it is; `None` when it is something else.
+    /// Returns an application as type `T`; `None` if it has another type.
     #[must_use]
     pub fn application<T: Application>(&self, socket: SocketId) -> Option<&T> {
         let application: &dyn Any = self.sockets[socket.0].application.as_ref();
         application.downcast_ref()
     }
 
-    /// Lets an application do something, and sends what follows from it; `None` when it is not a
+    /// Calls an application and sends the resulting packets; `None` if the application is not a
     /// `T`.
     pub fn with_application<T: Application, R>(
         &mut self,
@@ -208,8 +217,8 @@ impl Node for Host {
 
     fn handle_link(&mut self, link: LinkId, is_up: bool, context: &mut Context<'_>) {
         for (index, socket) in self.sockets.iter_mut().enumerate() {
-            for way in 0..socket.ways.len() {
-                if socket.ways[way].way.link == link {
+            for way in 0..socket.routes.len() {
+                if socket.routes[way].route.link == link {
                     socket.application.handle_link(way, is_up, context.now());
                     socket.pump(index, context);
                 }
@@ -230,8 +239,8 @@ impl Node for Host {
     }
 
     fn links(&self) -> Option<Vec<LinkId>> {
-        let ways = self.sockets.iter().flat_map(|socket| &socket.ways);
-        Some(ways.map(|bound| bound.way.link).collect())
+        let routes = self.sockets.iter().flat_map(|socket| &socket.routes);
+        Some(routes.map(|bound| bound.route.link).collect())
     }
 }
 
@@ -239,10 +248,10 @@ impl Socket {
     fn pump(&mut self, index: usize, context: &mut Context<'_>) {
         let now = context.now();
         while let Some(outgoing) = self.application.poll_transmit(now) {
-            let bound = self.ways[outgoing.way];
+            let bound = self.routes[outgoing.way];
             let packet = Packet {
-                source: bound.way.local,
-                destination: bound.way.remote,
+                source: bound.route.local,
+                destination: bound.route.remote,
                 source_port: bound.local_port,
                 destination_port: bound.remote_port,
                 flow: self.flow,
@@ -251,9 +260,9 @@ impl Socket {
                 sent: now,
                 body: outgoing.body,
             };
-            context.send(bound.way.link, packet);
+            context.send(bound.route.link, packet);
         }
-        // A timer that fires early costs less than moving it with every packet.
+        // A timer that fires early costs less than re-arming it for every packet.
         if let Some(due) = self.application.poll_timeout()
             && due < self.armed
         {
@@ -276,7 +285,7 @@ impl core::fmt::Debug for End<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("End")
             .field("host", &self.host)
-            .field("ways", &self.ways)
+            .field("routes", &self.routes)
             .finish_non_exhaustive()
     }
 }

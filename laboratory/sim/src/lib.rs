@@ -1,21 +1,20 @@
-//! Discrete events in virtual time around the machines of level 1: the same code as the daemon's,
+//! Discrete-event simulation in virtual time around the machines of level 1: the daemon's own code,
 //! without a kernel.
 //!
-//! A [`Network`] holds nodes and the links between them, each the very link of the lab. A [`Node`]
-//! is anything that handles packets and timers: a [`Router`], a [`host::Host`] with applications,
-//! or one of your own. Everything random comes from one seed by named streams, and events of equal
-//! time happen in the order in which they were set: a run is the same, bit for bit, whenever it is
-//! repeated.
+//! A [`Network`] holds nodes and the links between them; each link is the lab's emulated link. A
+//! [`Node`] handles packets and timers: a [`Router`], a [`host::Host`] with applications, or a type
+//! of your own. All random numbers come from one seed by named streams, and events with equal times
+//! happen in the order in which they were set, so every repetition of a run is identical.
 //!
-//! Scope: wired links, the shared air ([`radio`]), routing by hand, TCP, multipath TCP, datagrams.
-//! Limitations: no ARP, no fragmentation; a packet is a value without bytes.
+//! Scope: wired links, the shared 802.11 medium ([`radio`]), static routing, TCP, multipath TCP,
+//! datagrams. Limitations: no ARP, no fragmentation; a packet is a value without bytes.
 //!
 //! # Usage
-//! Two hosts, one link each way, one transfer:
+//! Two hosts, one link in each direction, one transfer:
 //! ```
 //! use hawser_netem::{Capacity, LinkConfig};
 //! use hawser_sim::app::{TcpSink, TcpSource};
-//! use hawser_sim::host::{End, Host, Way, join};
+//! use hawser_sim::host::{End, Host, Route, join};
 //! use hawser_sim::tcp::Config;
 //! use hawser_sim::{FlowId, Network};
 //! use hawser_units::{Duration, Instant, Rate};
@@ -37,12 +36,12 @@
 //!     End {
 //!         host: server,
 //!         application: Box::new(TcpSource::new(config, None, Instant::ZERO)),
-//!         ways: &[Way { link: down, local: far, remote: near }],
+//!         routes: &[Route { link: down, local: far, remote: near }],
 //!     },
 //!     End {
 //!         host: client,
 //!         application: Box::new(TcpSink::new(config, None, Instant::ZERO)),
-//!         ways: &[Way { link: up, local: near, remote: far }],
+//!         routes: &[Route { link: up, local: near, remote: far }],
 //!     },
 //! );
 //! let end = Instant::ZERO + Duration::from_secs(5);
@@ -52,9 +51,9 @@
 //! assert!(rate > 8.5e6);
 //! ```
 //!
-//! # A node of one's own
-//! It gets packets and its timers and acts through the [`Context`]. This one stripes what it gets
-//! over some links, as a proxy does:
+//! # Your own node
+//! A node receives packets and timers, and acts through the [`Context`]. This one stripes received
+//! packets over several links, as a proxy does:
 //! ```
 //! use hawser_sim::{Context, LinkId, Network, Node, Packet};
 //! use hawser_units::Duration;
@@ -80,10 +79,11 @@
 //! network.run(hawser_units::Instant::from_nanos(1_000_000_000));
 //! assert_eq!(network.node::<RoundRobin>(proxy).unwrap().probes, 10);
 //! ```
-//! Links are made after the nodes they join and handed to them by [`Network::node_mut`]. They come
-//! and go by [`Network::change_at`], or, when a node decides, by [`Context::change`]; the nodes at
-//! both ends hear of it in [`Node::handle_link`]. A LAN is [`Network::connect_shared`]: any member
-//! sends on it, and the owner of the destination address receives.
+//! Links are created after the nodes at their ends, which receive the links' ids by
+//! [`Network::node_mut`]. A link changes by [`Network::change_at`], or by [`Context::change`] if a
+//! node decides; [`Node::handle_link`] notifies the nodes at both ends. A LAN is
+//! [`Network::connect_shared`]: any member sends on it, and the owner of the destination address
+//! receives.
 #![forbid(unsafe_code)]
 
 pub mod app;

@@ -27,102 +27,102 @@ mod partition;
 use middlebox::{Pair, TooBig};
 use partition::Partition;
 
-/// Names a node of one [`Network`].
+/// Identifies a node of one [`Network`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u32);
 
-/// Names a directed link of one [`Network`].
+/// Identifies a directed link of one [`Network`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(u32);
 
 impl LinkId {
-    /// Its place in the order in which links were made.
+    /// Returns the index of the link in order of creation.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Something that sends and receives packets.
+/// Sender and receiver of packets.
 pub trait Node: Any {
-    /// Called once, before anything else, at the time at which the network begins.
+    /// Handles the start of the network; called once, before any other event.
     fn handle_start(&mut self, context: &mut Context<'_>) {
         let _ = context;
     }
 
-    /// A packet came out of `link`.
+    /// Handles a packet that `link` delivers.
     fn handle_packet(&mut self, packet: Packet, link: LinkId, context: &mut Context<'_>);
 
-    /// A timer fired; `tag` is what it was made with.
+    /// Handles a fired timer; `tag` is the one with which it was created.
     fn handle_timer(&mut self, tag: u32, context: &mut Context<'_>) {
         let _ = (tag, context);
     }
 
-    /// A link from or to this node went down or came up where its device shows it (not when it is
-    /// blackholed).
+    /// Handles a visible change of a link from or to this node to up or down; a black hole is
+    /// invisible.
     fn handle_link(&mut self, link: LinkId, is_up: bool, context: &mut Context<'_>) {
         let _ = (link, is_up, context);
     }
 
-    /// A packet that this node sent on `link` was dropped because it exceeds the path MTU, and the
-    /// network names that: ICMP "fragmentation needed" (RFC 1191) or "packet too big" (RFC 4443).
+    /// Handles the report that a packet of this node on `link` was dropped because it exceeds the
+    /// path MTU: ICMP "fragmentation needed" (RFC 1191) or "packet too big" (RFC 4443).
     fn handle_too_big(&mut self, packet: Packet, link: LinkId, mtu: u16, context: &mut Context<'_>) {
         let _ = (packet, link, mtu, context);
     }
 
-    /// The links it sends on, if it changes none, asks after no other, and shares nothing with
-    /// other nodes; `None` where that cannot be said. A network of which every node can say it may
-    /// be run in parts.
+    /// Returns the links on which the node sends, if it changes no link, reads no other link and
+    /// shares no state with other nodes; `None` otherwise. A network of which every node returns
+    /// its links may run in parts.
     fn links(&self) -> Option<Vec<LinkId>> {
         None
     }
 }
 
-/// What became of a packet on a link.
+/// Event of a packet on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was offered to the link.
+    /// Offered to the link.
     Sent,
-    /// It came out.
+    /// Delivered.
     Delivered,
-    /// It found the queue full, or the link down.
+    /// Refused: the queue was full, or the link down.
     Refused,
-    /// It was lost on the way.
+    /// Lost in flight.
     Lost,
 }
 
-/// Sees every packet of every link.
+/// Observer of every packet on every link.
 pub trait Tap: Any {
-    /// Called for each thing that happens to a packet.
+    /// Handles an event of a packet.
     fn handle(&mut self, now: Instant, link: LinkId, packet: &Packet, fate: Fate);
 }
 
-/// Nodes, links and the time.
+/// Nodes, links and virtual time.
 pub struct Network {
     core: Core,
     nodes: Vec<Box<dyn Node>>,
     partition: Partition,
     has_started: bool,
-    /// Something may have become different since the parts were found.
+    /// Set if the parts may have to be computed again.
     is_changed: bool,
 }
 
-/// Everything but the nodes, so that a node and its surroundings can be borrowed at once.
+/// State without the nodes, so that a node and the rest can be borrowed separately.
 struct Core {
     now: Instant,
     events: EventQueue<Event>,
     links: Vec<Wire>,
     names: Vec<String>,
-    /// Who has an address, by address.
+    /// Owner of each address.
     owners: Vec<NodeId>,
     changes: Vec<(LinkId, Change)>,
     streams: Streams,
     tap: Option<Box<dyn Tap>>,
-    /// Both directions of networks whose middleboxes need each other.
+    /// Pairs of directions with middleboxes or translators.
     pairs: Vec<Pair>,
     too_big: Vec<TooBig>,
     packet_events: u64,
-    /// The part that is running.
+    /// Part that runs now.
     part: u16,
 }
 
@@ -133,11 +133,11 @@ struct Wire {
     from: NodeId,
     /// `None` on a shared medium.
     to: Option<NodeId>,
-    /// The part that sends.
+    /// Part of the sender.
     part: u16,
-    /// Whether another part receives.
+    /// Set if the receiver is in another part.
     is_cut: bool,
-    /// Pair of both directions, and true for the direction towards its outside.
+    /// Index of the pair, and whether this is the direction towards the outside.
     pair: Option<(u32, bool)>,
 }
 
@@ -150,14 +150,14 @@ enum Event {
     TooBig(u32),
 }
 
-/// What a node can do while it handles something.
+/// Interface of a node to the network while it handles an event.
 pub struct Context<'a> {
     core: &'a mut Core,
     node: NodeId,
 }
 
 impl Network {
-    /// A network without nodes, at time zero.
+    /// Creates a network without nodes, at time zero.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let core = Core {
@@ -190,20 +190,20 @@ impl Network {
         NodeId(u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 nodes"))
     }
 
-    /// Gives a node one more address.
+    /// Assigns another address to a node.
     pub fn address(&mut self, node: NodeId) -> Address {
         self.core.owners.push(node);
         Address(u32::try_from(self.core.owners.len() - 1).expect("fewer than 2^32 addresses"))
     }
 
-    /// Makes a link from one node to another. Its random numbers are those of the stream
+    /// Creates a link from one node to another. Its random numbers come from the stream
     /// `link:<name>`.
     pub fn connect(&mut self, name: &str, from: NodeId, to: NodeId, config: LinkConfig) -> LinkId {
         self.add_link(name, (from, Some(to)), config)
     }
 
-    /// Makes a link that delivers to whichever node has a packet's destination: one direction of a
-    /// shared medium, such as a LAN. Any node may send on it; `owner` is told of its changes.
+    /// Creates a link that delivers to the node with a packet's destination: one direction of a
+    /// shared medium, such as a LAN. Any node may send on it; `owner` is notified of its changes.
     pub fn connect_shared(&mut self, name: &str, owner: NodeId, config: LinkConfig) -> LinkId {
         self.add_link(name, (owner, None), config)
     }
@@ -226,44 +226,44 @@ impl Network {
         id
     }
 
-    /// Lets a link change at `at`.
+    /// Schedules a change of a link at `at`.
     pub fn change_at(&mut self, at: Instant, link: LinkId, change: Change) {
         self.is_changed = true;
         self.core.change(at, link, change);
     }
 
-    /// Makes two links the directions of one network: one that hangs stops the other, and with
-    /// `nat` addresses are translated between the sender of `up`, which is inside, and that of
-    /// `down`.
+    /// Makes two links the directions of one network: a hang of one stops the other. With `nat`,
+    /// addresses are translated between the sender of `up`, which is inside, and that of `down`.
     pub fn pair(&mut self, (up, down): (LinkId, LinkId), nat: Option<NatConfig>) {
         self.is_changed = true;
         self.core.pair((up, down), nat);
     }
 
-    /// Lets the translator of the pair of `link` forget all mappings at `at`; nothing without one.
+    /// Schedules the removal of all mappings of the translator of `link`'s pair at `at`, if it has
+    /// one.
     pub fn flush_nat_at(&mut self, at: Instant, link: LinkId) {
         self.is_changed = true;
         self.core.flush_nat(at, link);
     }
 
-    /// Shows every packet to `tap` from now on.
+    /// Reports every packet to `tap` from now on.
     pub fn set_tap(&mut self, tap: impl Tap) {
         self.set_boxed_tap(Box::new(tap));
     }
 
-    /// The same with a tap whose type is not known here.
+    /// Reports every packet to a tap of a dynamic type.
     pub fn set_boxed_tap(&mut self, tap: Box<dyn Tap>) {
         self.is_changed = true;
         self.core.tap = Some(tap);
     }
 
-    /// Takes the tap off; `None` when there is none of this type.
+    /// Removes and returns the tap; `None` if there is none of this type.
     pub fn take_tap<T: Tap>(&mut self) -> Option<Box<T>> {
         let tap: Box<dyn Any> = self.core.tap.take()?;
         tap.downcast().ok()
     }
 
-    /// Lets time pass until `until`, which then is the present.
+    /// Runs all events until `until`, which is then the present time.
     pub fn run(&mut self, until: Instant) {
         if std::mem::take(&mut self.is_changed) {
             self.divide();
@@ -280,7 +280,7 @@ impl Network {
         self.core.now = self.core.now.max(until);
     }
 
-    /// Lets the events of the present part happen that are due by `until`.
+    /// Runs the events of the present part that are due by `until`.
     fn run_part(&mut self, until: Instant) {
         while let Some((at, event)) = self.core.events.pop(until) {
             self.core.now = at;
@@ -294,44 +294,44 @@ impl Network {
         }
     }
 
-    /// The present.
+    /// Returns the present virtual time.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.core.now
     }
 
-    /// Packets that came out of links so far: the simulator's unit of work.
+    /// Returns the number of packets that links have delivered: the simulator's unit of work.
     #[must_use]
     pub fn packet_events(&self) -> u64 {
         self.core.packet_events
     }
 
-    /// What a link has carried and lost.
+    /// Returns the counters of a link.
     #[must_use]
     pub fn counters(&self, link: LinkId) -> Counters {
         self.core.links[link.index()].link.counters()
     }
 
-    /// The names of all links, in the order in which they were made.
+    /// Returns the names of all links, in the order of creation.
     #[must_use]
     pub fn link_names(&self) -> &[String] {
         &self.core.names
     }
 
-    /// The random numbers of the run.
+    /// Returns the random streams of the run.
     #[must_use]
     pub fn streams(&self) -> Streams {
         self.core.streams
     }
 
-    /// A node as what it is; `None` when it is something else.
+    /// Returns a node as type `T`; `None` if it has another type.
     #[must_use]
     pub fn node<T: Node>(&self, node: NodeId) -> Option<&T> {
         let node: &dyn Any = self.nodes[node.0 as usize].as_ref();
         node.downcast_ref()
     }
 
-    /// The same, to change it before the run. A change that must arm timers belongs into
+    /// Returns a node to change it before the run. For a change that arms timers, use
     /// [`Self::with_node`].
     pub fn node_mut<T: Node>(&mut self, node: NodeId) -> Option<&mut T> {
         self.is_changed = true;
@@ -339,7 +339,7 @@ impl Network {
         node.downcast_mut()
     }
 
-    /// Lets a node do something between two runs; `None` when it is not a `T`.
+    /// Calls a node between two runs; `None` if it is not a `T`.
     pub fn with_node<T: Node, R>(
         &mut self,
         node: NodeId,
@@ -428,7 +428,7 @@ impl Core {
         self.settle(id);
     }
 
-    /// Takes back what was lost, and arms the link's timer.
+    /// Removes lost packets, and arms the link's timer.
     fn settle(&mut self, id: LinkId) {
         while let Some(packet) = self.links[id.index()].link.poll_lost() {
             self.show(id, &packet, Fate::Lost);
@@ -454,29 +454,29 @@ impl Core {
 }
 
 impl Context<'_> {
-    /// The present.
+    /// Returns the present virtual time.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.core.now
     }
 
-    /// This node's own name.
+    /// Returns the node's own id.
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// Sends a packet on a link; a full queue or an outage loses it silently.
+    /// Sends a packet on a link; a full queue or an outage drops it without notice.
     pub fn send(&mut self, link: LinkId, packet: Packet) {
         self.core.send(link, packet, self.node);
     }
 
-    /// A new timer of this node, not armed; `tag` tells it apart in [`Node::handle_timer`].
+    /// Creates an idle timer of this node; `tag` identifies it in [`Node::handle_timer`].
     pub fn timer(&mut self, tag: u32) -> TimerId {
         self.core.events.register(Event::Timer(self.node, tag))
     }
 
-    /// Sets a timer, armed or not, to fire at `at`; a time that is past means at once.
+    /// Arms or re-arms a timer to fire at `at`, at once if `at` is past.
     pub fn arm(&mut self, timer: TimerId, at: Instant) {
         self.core.events.arm(timer, at.max(self.core.now));
     }
@@ -492,19 +492,19 @@ impl Context<'_> {
         self.core.events.schedule(at, Event::Timer(self.node, tag))
     }
 
-    /// Changes a link now; its nodes are told afterwards.
+    /// Changes a link now; the nodes at its ends are notified afterwards.
     pub fn change(&mut self, link: LinkId, change: Change) {
         self.core.change(self.core.now, link, change);
     }
 
-    /// Bytes of frames that wait before a link, the one in transmission included. Up to date as of
+    /// Returns the bytes of frames that wait for a link, including the one in transmission, as of
     /// the link's last event.
     #[must_use]
     pub fn queued(&self, link: LinkId) -> u64 {
         self.core.links[link.index()].link.queued().0
     }
 
-    /// The random numbers of one stream of the run.
+    /// Returns the random numbers of one stream of the run.
     #[must_use]
     pub fn random(&self, stream: &str) -> Random {
         self.core.streams.get(stream)

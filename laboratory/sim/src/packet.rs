@@ -1,15 +1,14 @@
-//! Packets as values: what a model needs to know of them, and no bytes.
+//! Packets as values with the fields that a model needs, without bytes.
 
 use hawser_netem::Codepoint;
 use hawser_units::Instant;
 use hawser_wire::inner;
 
-/// Where packets go: one interface of a node. A node may have several.
+/// Interface of a node. A node may have several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u32);
 
-/// What a packet belongs to, for accounting and for schedulers: the connection, whichever way the
-/// packet goes.
+/// Connection of a packet, in both directions, for accounting and for schedulers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u32);
 
@@ -18,12 +17,12 @@ pub struct FlowId(pub u32);
 /// Source: RFC 3168 section 5.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// The transport does not understand marks.
+    /// The transport does not support ECN.
     #[default]
     NotCapable,
-    /// It does.
+    /// The transport supports ECN (ECT).
     Capable,
-    /// A queue on the way was congested.
+    /// Congestion was experienced (CE).
     Marked,
 }
 
@@ -67,32 +66,32 @@ impl From<Ecn> for inner::Ecn {
     }
 }
 
-/// One packet.
+/// Simulated packet.
 ///
 /// Units: `size` counts IP bytes, headers included.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Packet {
-    /// The interface that sent it.
+    /// Interface of the sender.
     pub source: Address,
-    /// The interface it is for.
+    /// Interface of the receiver.
     pub destination: Address,
-    /// The sender's port.
+    /// Port of the sender.
     pub source_port: u16,
-    /// The receiver's port.
+    /// Port of the receiver.
     pub destination_port: u16,
-    /// Its flow.
+    /// Id of its flow.
     pub flow: FlowId,
-    /// IP bytes.
+    /// Size of the packet. Units: IP bytes.
     pub size: u16,
     /// Congestion notification.
     pub ecn: Ecn,
-    /// When its sender let it go.
+    /// Send time.
     pub sent: Instant,
-    /// What it carries.
+    /// Contents.
     pub body: Body,
 }
 
-/// What a packet carries.
+/// Contents of a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Body {
     /// A datagram.
@@ -108,9 +107,9 @@ pub enum Body {
 pub struct Datagram {
     /// Counted by the sender from zero.
     pub number: u64,
-    /// When the application sent it, or for an echo when the request was sent.
+    /// Time when the application sent it, or for an echo when the request was sent.
     pub stamp: Instant,
-    /// What a sender wants schedulers to know, such as a layer or a frame kind.
+    /// Mark for schedulers, such as a layer or a frame kind.
     pub mark: u16,
 }
 
@@ -120,11 +119,11 @@ pub struct Datagram {
 /// sequence signal (RFC 8684 section 3.3) is in `data` and `data_ack`; plain TCP leaves them zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Of the first payload byte.
+    /// Sequence number of the first payload byte.
     pub sequence: u64,
     /// The next byte its sender expects.
     pub ack: u64,
-    /// Of the first payload byte, in the data stream of the whole connection.
+    /// Position of the first payload byte in the data stream of the whole connection.
     pub data: u64,
     /// The next byte of the data stream its sender expects.
     pub data_ack: u64,
@@ -134,16 +133,16 @@ pub struct Segment {
     pub payload: u16,
     /// Payload bytes that had arrived before: a duplicate selective acknowledgement (RFC 2883).
     pub duplicate: u16,
-    /// Which of [`flag`] are set.
+    /// Flags of [`flag`].
     pub flags: u8,
-    /// When the segment was sent that this one answers; zero without timestamps (RFC 7323).
+    /// Send time of the segment that this one answers; zero without timestamps (RFC 7323).
     pub echo: Instant,
-    /// What has arrived beyond `ack`.
+    /// Ranges that have arrived beyond `ack`.
     pub sack: Sack,
 }
 
 impl Segment {
-    /// Whether any of `flags` is set.
+    /// Returns whether any of `flags` is set.
     #[must_use]
     pub const fn has(&self, flags: u8) -> bool {
         self.flags & flags != 0
@@ -152,15 +151,15 @@ impl Segment {
 
 /// The bits of [`Segment::flags`], where TCP has them.
 pub mod flag {
-    /// No more data.
+    /// No more data (RFC 9293 section 3.1).
     pub const FIN: u8 = 0x01;
-    /// Opens a connection.
+    /// Opens a connection (RFC 9293 section 3.1).
     pub const SYN: u8 = 0x02;
-    /// `ack` counts.
+    /// `ack` counts (RFC 9293 section 3.1).
     pub const ACK: u8 = 0x10;
     /// ECN echo: a mark was seen (RFC 3168 section 6.1).
     pub const ECE: u8 = 0x40;
-    /// Congestion window reduced: the echo was heard.
+    /// Congestion window reduced: the echo was received (RFC 3168 section 6.1).
     pub const CWR: u8 = 0x80;
 }
 

@@ -15,7 +15,7 @@ use crate::packet::{Address, Body, Datagram, Ecn, Packet, Segment};
 
 /// Writes every packet that a network shows it.
 ///
-/// A failed write ends the trace; [`Self::finish`] tells.
+/// A failed write ends the trace; [`Self::finish`] reports it.
 #[derive(Debug)]
 pub struct PcapNg<W> {
     out: W,
@@ -177,6 +177,8 @@ fn tcp_header(bytes: &mut Vec<u8>, packet: &Packet, segment: &Segment) {
     bytes.resize(end, NOP);
 }
 
+/// Magic number, block types, link type and options of the file. Source: draft-ietf-opsawg-pcapng
+/// section 4, and `LINKTYPE_RAW` of tcpdump.org.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
@@ -184,12 +186,15 @@ const ENHANCED_PACKET: u32 = 6;
 const LINK_TYPE_RAW: u16 = 101;
 const OPTION_NAME: u16 = 2;
 const OPTION_RESOLUTION: u16 = 9;
-/// Ten to the minus nine.
+/// Ten to the minus nine. Source: `if_tsresol` of draft-ietf-opsawg-pcapng section 4.2.
 const NANOSECONDS: u8 = 9;
+/// Kind of the option of selective acknowledgements (RFC 2018 section 3).
 const OPTION_SACK: u8 = 5;
+/// Kind of the option that fills (RFC 9293 section 3.1).
 const NOP: u8 = 1;
+/// First address of 10.0.0.0/8 (RFC 1918 section 3).
 const NET_10: u32 = 10 << 24;
-/// The lab's first port.
+/// First port of the lab. Source: `FIRST_PORT` of `laboratory/testbed/src/workload/mod.rs`.
 const FIRST_PORT: u16 = 5201;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 use hawser_netem::Random;
 
-/// One seed, split into named streams of random numbers.
+/// Named streams of random numbers from one seed.
 ///
-/// Every consumer takes the stream of its own name, so that one more link or application changes no
-/// draw of another. The names in use are `link:<name>` for links and whatever a node calls itself.
+/// Every consumer uses the stream of its own name, so that a further link or application changes no
+/// draw of another. The names in use are `link:<name>` for links and the names that nodes choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streams {
     seed: u64,

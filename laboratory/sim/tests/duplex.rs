@@ -1,4 +1,4 @@
-//! One TCP connection with data both ways at once.
+//! TCP connection with concurrent data in both directions.
 
 mod wire;
 
@@ -6,14 +6,14 @@ use hawser_netem::LinkConfig;
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{AccessPointConfig, Signal, StationConfig};
 use hawser_sim::app::{TcpDuplex, TcpSink, TcpSource};
-use hawser_sim::host::{Application, End, Host, Way, join};
+use hawser_sim::host::{Application, End, Host, Route, join};
 use hawser_sim::radio::{Radio, wire};
 use hawser_sim::tcp::{Config, Recovery};
 use hawser_sim::{FlowId, Network};
 use hawser_units::{Duration, Instant};
 use wire::{Pair, at, jittery, link, lossy, ms};
 
-/// Both ends' sockets of a connection that the client opens.
+/// Opens a connection from the client. Returns the sockets of both ends.
 fn connect(
     pair: &mut Pair,
     config: Config,
@@ -59,15 +59,15 @@ fn data_carry_acknowledgements_and_both_links_are_full() {
         (pair.at_client::<TcpDuplex>(client), "client"),
     ] {
         let rate = end.meter().rate(at(5.0), at(20.0)) / 1e6;
-        // Acknowledgements wait behind data and come in bursts, so that queues are empty now and
-        // then (Zhang, Shenker and Clark 1991).
+        // Acknowledgements wait behind data and arrive in bursts, so that queues are sometimes
+        // empty (Zhang, Shenker and Clark 1991).
         assert!(
             rate > 0.93 * full && rate <= full * 1.001,
             "{name}: {rate} {:?}",
             end.sender().statistics()
         );
         let (alone, segments) = (end.acks_alone(), end.sender().statistics().segments);
-        // A connection each way needs one for every two segments.
+        // A separate connection in each direction needs one acknowledgement for every two segments.
         assert!(
             (alone as f64) < 0.4 * segments as f64,
             "{name}: {alone} beside {segments}"
@@ -112,8 +112,8 @@ fn an_opening_that_is_lost_is_repeated() {
     }
 }
 
-/// Mbit/s of both directions together between a station and a server behind its access point, on
-/// one connection or two.
+/// Returns the rates of both directions between a station and a server behind its access point, on
+/// one connection or two. Units: Mbit/s.
 fn on_the_air(is_one: bool) -> (f64, f64) {
     let mut network = Network::new(1);
     let mut radio = Radio::new(network.streams().seed("air"));
@@ -135,12 +135,12 @@ fn on_the_air(is_one: bool) -> (f64, f64) {
     );
     let bus = wire(&mut network, "bus", air, station, laptop, LinkConfig::default());
     let ways = (
-        [Way {
+        [Route {
             link: backhaul.to_radio,
             local: far,
             remote: near,
         }],
-        [Way {
+        [Route {
             link: bus.to_radio,
             local: near,
             remote: far,
@@ -152,12 +152,12 @@ fn on_the_air(is_one: bool) -> (f64, f64) {
         let far = End {
             host: server,
             application: far,
-            ways: &ways.0,
+            routes: &ways.0,
         };
         let near = End {
             host: laptop,
             application: near,
-            ways: &ways.1,
+            routes: &ways.1,
         };
         join(&mut network, FlowId(flows), far, near)
     };
@@ -191,8 +191,8 @@ fn on_the_air(is_one: bool) -> (f64, f64) {
 fn one_connection_both_ways_gets_more_of_the_air_than_two() {
     let (two_up, two_down) = on_the_air(false);
     let (up, down) = on_the_air(true);
-    // Frames with nothing but an acknowledgement take nearly half as long as those with data: two
-    // connections need one for two segments.
+    // Frames with only an acknowledgement take nearly half as long as data frames, and two
+    // connections need one for every two segments.
     let gain = (up + down) / (two_up + two_down);
     assert!(
         (1.1..1.4).contains(&gain),

@@ -7,11 +7,11 @@ use hawser_netem::scenario::Scenario;
 use hawser_sim::run::{self, RunError, Watch};
 
 fn outcome(text: &str) -> Result<Report, RunError> {
-    let scenario = Scenario::parse(text, Path::new("x"), &[], &mut |_| Ok(String::new())).expect("legal");
+    let scenario = Scenario::parse(text, Path::new("x"), &[], &mut |_| Ok(Vec::new())).expect("legal");
     run::run(&scenario, &scenario.via, Watch::default(), &mut |_| {}).map(|outcome| outcome.report)
 }
 
-/// Network `a` with `fields` towards the client, and `more` below it.
+/// Simulates network `a` with `fields` towards the client, followed by `more`.
 fn simulate(head: &str, fields: &str, more: &str) -> Report {
     let text = format!(
         "name = \"x\"\nduration = \"6s\"\n{head}\n[[network]]\nname = \"a\"\n\
@@ -88,7 +88,7 @@ fn ecn_is_marked_dropped_or_cleared() {
         "nothing marks here, so nothing is lost with the marks"
     );
     assert!(of("mark") < whole / 2.0);
-    // What is sent again is not ECT, and passes: a window at each timeout.
+    // Retransmissions are not ECT and pass, so each timeout delivers a window.
     let dropped = of("drop");
     assert!(dropped > 0.0 && dropped < whole / 20.0, "{dropped}");
     let without = simulate(SINGLE, ", ecn = \"drop\"", TCP);
@@ -103,13 +103,14 @@ fn a_hang_stops_both_directions_for_its_time() {
     assert_eq!(harmless.networks["a"].both.lost, 0);
     let large = udp("1mbit", 1200) + &udp("2800bit", 1400) + ping;
     let hung = simulate(SINGLE, hang, &large);
-    // The large ones leave at 0 and 4 s.
+    // The large packets are sent at 0 and 4 s.
     assert_eq!(bytes(&hung, 10..200), 0);
     assert!(bytes(&hung, 210..390) > 200_000);
     assert!(hung.networks["a"].up.lost > 100, "{}", hung.networks["a"].up.lost);
 }
 
-/// A call in both directions over two networks; the translator of one forgets it twice.
+/// A call in both directions uses two networks; the translator of one of them loses its mapping
+/// twice.
 #[test]
 fn a_call_over_two_networks_misses_one_packet_at_most_where_a_nat_forgets_one() {
     for delay in ["10ms", "30ms", "60ms"] {
@@ -128,7 +129,7 @@ fn a_call_over_two_networks_misses_one_packet_at_most_where_a_nat_forgets_one() 
             let hawser_netem::report::Finding::Udp { sent, received, .. } = workload else {
                 panic!("{workload:?}")
             };
-            // Once for each of two times.
+            // At most one packet is lost at each of the two times.
             assert!(sent - received <= 2, "{delay}: {received} of {sent}");
         }
     }

@@ -1,4 +1,4 @@
-//! Multipath TCP: the published formulas, and what they lead to.
+//! Multipath TCP: published formulas and their effects.
 
 mod wire;
 
@@ -191,8 +191,8 @@ fn a_download_is_whole() {
     assert!(sink.out_of_order().0 > 0, "two delays mix the order of data");
 }
 
-/// Two subflows over one bottleneck take together what one TCP beside them takes. Source: RFC 6356
-/// section 2, goal 2.
+/// Two subflows over one bottleneck together take the same share as one competing TCP connection.
+/// Source: RFC 6356 section 2, goal 2.
 #[test]
 fn coupled_subflows_share_a_bottleneck_like_one_connection() {
     let share = |coupling| {
@@ -252,6 +252,6 @@ fn before_linux_had_it_a_timeout_moved_everything_at_once() {
         longest(Config::v0_89(uncoupled)),
         longest(Config::coupled(uncoupled)),
     );
-    // A retransmission timeout and a round trip.
+    // Delivery resumes after a retransmission timeout and a round trip.
     assert!(then < Some(ms(600)) && then < now, "{then:?} {now:?}");
 }

@@ -1,18 +1,18 @@
-//! Nodes of one's own: queues whose waiting times are known, a LAN, a proxy with links that come
-//! and go.
+//! Custom nodes: queues with known waiting times, a LAN, and a proxy with links that fail and
+//! recover.
 
 mod wire;
 
 use hawser_netem::{Change, LinkConfig, QueueBound, Random, State};
 use hawser_sim::app::{Cbr, DatagramSink};
-use hawser_sim::host::{End, Host, Way, join};
+use hawser_sim::host::{End, Host, Route, join};
 use hawser_sim::packet::{Body, Datagram, Ecn};
 use hawser_sim::{Address, Context, FlowId, LinkId, Network, Node, Packet, Router};
 use hawser_units::{Bytes, Duration, Instant, Rate};
 use serde_json::Value;
 use wire::{at, link, ms, queue};
 
-/// Sends packets of one size at random times and measures how long they wait.
+/// Source of packets of one size at random times, which measures their waiting times.
 struct Poisson {
     link: Option<LinkId>,
     mean: Duration,
@@ -75,7 +75,7 @@ fn random_arrivals_wait_as_queueing_theory_says() {
             waited: 0.0,
             received: 0,
         });
-        // 1250 bytes of frame take 1 ms.
+        // A frame of 1250 bytes takes 1 ms.
         let config = LinkConfig {
             queue: QueueBound::Bytes(Bytes(u64::MAX / 2)),
             ..link(10.0, Duration::ZERO)
@@ -95,7 +95,7 @@ fn random_arrivals_wait_as_queueing_theory_says() {
     }
 }
 
-/// Gives each packet to the next link that is up.
+/// Proxy that sends each packet on the next working link.
 #[derive(Default)]
 struct Proxy {
     links: Vec<(LinkId, bool)>,
@@ -153,7 +153,7 @@ fn a_proxy_stripes_over_members_that_share_a_lan() {
         };
         network.change_at(at(time), wan[3], change);
     }
-    // 350 kbit/s over 400 kbit/s, less headers; over 300 kbit/s between 50 and 100 s.
+    // A load of 350 kbit/s; the links carry 400 kbit/s less headers, 300 kbit/s from 50 to 100 s.
     let rate = Rate::from_bps(350_000);
     let (_, sink) = join(
         &mut network,
@@ -161,7 +161,7 @@ fn a_proxy_stripes_over_members_that_share_a_lan() {
         End {
             host: source,
             application: Box::new(Cbr::new(rate, 972, (Instant::ZERO, at(150.0)))),
-            ways: &[Way {
+            routes: &[Route {
                 link: out,
                 local: from,
                 remote: to,
@@ -170,7 +170,7 @@ fn a_proxy_stripes_over_members_that_share_a_lan() {
         End {
             host: receiver,
             application: Box::new(DatagramSink::default()),
-            ways: &[Way {
+            routes: &[Route {
                 link: back,
                 local: to,
                 remote: from,

@@ -53,8 +53,8 @@ fn without_a_hub_conversations_take_turns() {
     let five = report(&format!("{TWO}{TCP}streams = 5\n"), &direct);
     let share = five.goodput_bps.total / 30e6;
     assert!((0.94..0.957).contains(&share), "{share}");
-    // Datagrams have turns of their own: these are on the first network, as the first connection
-    // is.
+    // Round robin counts datagrams separately, so these use the first network, as the first
+    // connection does.
     let udp = "[[workload]]\nkind = \"udp\"\nrate = \"2mbit\"\n";
     let mixed = report(&format!("{TWO}{TCP}{udp}"), &direct);
     assert!(carried(&mixed, "b") == 0.0 && mixed.goodput_bps.workloads[1] > 1.5e6);
@@ -92,7 +92,7 @@ fn each_way_reaches_what_it_can() {
         ("mptcp", 30.0, 0.88),
         ("hub", 30.0, 0.85),
     ] {
-        // CUBIC alone lets the slower path of the tunnel idle for a while.
+        // CUBIC alone leaves the slower path of the tunnel idle for some time.
         let report = report(&text, &[&format!("via={via}"), "workload.0.congestion=reno"]);
         let share = report.goodput_bps.total / 1e6 / sum;
         assert!((least..0.957).contains(&share), "{via}: {share}");
@@ -104,8 +104,8 @@ fn each_way_reaches_what_it_can() {
     }
 }
 
-/// What the tunnel makes of two networks keeps its order: QUIC's fixed threshold would take
-/// anything else for loss.
+/// The tunnel delivers packets in order over two networks; QUIC's fixed threshold would interpret
+/// reordering as loss.
 #[test]
 fn quic_fills_both_networks() {
     let quic = format!("{TWO}[[workload]]\nkind = \"quic\"\n");
@@ -143,7 +143,7 @@ fn what_a_dead_network_swallowed_comes_over_a_tenth_as_fast_a_one_at_once() {
     assert!(gap < 120.0, "{gap}");
 }
 
-/// The median goodput of a download over five seeds.
+/// Returns the median goodput of a download over five seeds.
 fn median(via: &str, fields: &[&str]) -> f64 {
     median_of(5, via, fields)
 }
@@ -205,8 +205,8 @@ fn a_far_network_with_jitter_is_found_not_much_later_than_without_us() {
         "duration=15s",
         "warmup=2s",
     ];
-    // Of 15 seeds the slowest has a third of the fastest. Over 40 the medians are 0.70 of each
-    // other, and 0.72 without the delay of the hand-off.
+    // Among 15 seeds the slowest reaches a third of the fastest. Over 40 seeds the ratio of the
+    // medians is 0.70, and 0.72 without the delay of the hand-off.
     let (both, best) = (median_of(20, "hub", &far), median_of(20, "single:a", &far));
     assert!(both > 0.6 * best, "{both} beside {best}");
 }
@@ -258,7 +258,8 @@ fn parity_does_not_fill_networks_that_a_stream_needs() {
     let Finding::Udp { sent, received, .. } = report.workloads[0] else {
         panic!("{:?}", report.workloads)
     };
-    // With headers it is four fifths of both. At the start 15 are lost; parity for those took all.
+    // With headers the load is four fifths of both networks. At the start 15 packets are lost;
+    // parity for those took the remaining capacity.
     let lost = 1.0 - received as f64 / sent as f64;
     assert!(lost < 0.03, "{received} of {sent}");
 }
@@ -427,8 +428,8 @@ fn frames_that_others_build_on_go_where_least_is_lost() {
     for seed in 1..=VIDEO_SEEDS {
         let seed = format!("seed={seed}");
         base_lost += video(&[&seed]).1[0];
-        // Long enough for the first seconds, in which losses are still to be learnt, to weigh
-        // little.
+        // The run is long enough that the first seconds, before losses are known, have little
+        // weight.
         let (shown, by_kind) = video(&[&seed, "duration=60s"]);
         settled += by_kind[0];
         striped += shown;
@@ -436,9 +437,9 @@ fn frames_that_others_build_on_go_where_least_is_lost() {
         assert!(all.iter().all(|loss| (0.01..0.1).contains(loss)), "{all:?}");
         alone += shown;
     }
-    // A single loss may spoil a second of pictures, and one seed has twice the losses of another:
-    // only means say something. They are 0.0007, 0.0003, 0.989 and 0.207; what is not sent again
-    // makes the first two 0.010 and 0.0065.
+    // A single loss may damage one second of pictures, and one seed has twice the losses of
+    // another, so the test compares means. They are 0.0007, 0.0003, 0.989 and 0.207; without
+    // retransmissions the first two are 0.010 and 0.0065.
     let seeds = VIDEO_SEEDS as f64;
     assert!(base_lost / seeds < 0.003, "{base_lost}");
     assert!(settled / seeds < 0.002, "{settled}");
@@ -460,7 +461,8 @@ fn the_base_of_a_layered_stream_comes_where_there_is_too_little_for_all() {
         layer_loss.clone()
     };
     let (striped, shared) = (lost("layer-priority"), lost("round-robin"));
-    // Until the paths' rates are known all layers lose alike: 0.07 of the base over ten seconds.
+    // Until the paths' rates are known all layers have equal losses: 0.07 of the base layer over
+    // ten seconds.
     assert!(striped[0] < 0.1, "{striped:?}");
     assert!(striped[1] > 0.3 && striped[2] > 0.3, "{striped:?}");
     assert!(shared[0] > 0.2, "{shared:?}");
@@ -564,7 +566,7 @@ fn two_ways_through_one_link_take_one_share_beside_another_connection() {
         up = { rate = \"50mbit\", delay = \"10ms\", queue = \"100ms\" }\n\
         [[network]]\nname = \"b\"\nshares = \"a\"\n";
     let beside = "[[workload]]\nkind = \"tcp\"\nvia = \"single:a\"\n";
-    // No chance is in one of these, and a little more delay moves the share by 0.1.
+    // These runs contain no randomness, and slightly more delay changes the share by 0.1.
     let mut shares = [8, 10, 12, 14, 16].map(|ms| {
         let settings = ["down", "up"].map(|way| format!("network.0.{way}.delay={ms}ms"));
         let goodput = report(

@@ -120,3 +120,33 @@ fn streams_and_flows_take_turns() {
     assert!((0.35..0.65).contains(&stream), "{stream}");
     assert!(report.goodput_bps.total > 0.9 * 40e6 * 1430.0 / 1514.0);
 }
+
+const UNEQUAL: &str = r#"
+name = "unequal"
+duration = "8s"
+warmup = "2s"
+via = "hub"
+[[network]]
+name = "slow"
+down = { rate = "2mbit", delay = "10ms", queue = "100ms" }
+up = { rate = "2mbit", delay = "10ms", queue = "100ms" }
+[[network]]
+name = "fast"
+use = "overflow"
+down = { rate = "20mbit", delay = "20ms", queue = "100ms" }
+up = { rate = "20mbit", delay = "20ms", queue = "100ms" }
+"#;
+
+#[test]
+fn a_stream_uses_a_network_for_overflow_once_its_bytes_wait() {
+    let download = share(&format!("{UNEQUAL}{DOWNLOAD}"), &[]);
+    assert!(download > 0.85, "{download} of both networks");
+    // A call alone leaves it alone.
+    let call = "[[workload]]\nkind = \"udp\"\nrate = \"64kbit\"\nsize = \"160B\"\n";
+    let report = report(&format!("{UNEQUAL}{call}"), "stream", &[]);
+    let (slow, fast) = (
+        report.networks["slow"].down.bytes,
+        report.networks["fast"].down.bytes,
+    );
+    assert!(fast < slow / 5, "{fast} of {slow} bytes");
+}

@@ -1,4 +1,4 @@
-//! TCP over links whose outcome is known.
+//! TCP over links with known results.
 
 mod wire;
 
@@ -26,7 +26,7 @@ struct Outcome {
     window: f64,
 }
 
-/// One endless download; the rate counts from 2 s on.
+/// Runs an endless download; the rate is measured from 2 s on.
 fn download(pair: &mut Pair, config: Config, seconds: f64) -> Outcome {
     let (source, sink) = pair.tcp(config, None);
     pair.run(seconds);
@@ -67,12 +67,12 @@ fn fills_a_bottleneck_with_every_algorithm() {
     }
 }
 
-/// A Reno window swings between half and full of what path and queue hold; one loss ends each
-/// swing.
+/// A Reno window oscillates between half and all of the capacity of path and queue; one loss ends
+/// each period.
 #[test]
 fn a_reno_sawtooth_has_its_period() {
-    // Path: 10 Mbit/s * 40 ms = 33 frames; queue 33 frames more. From 33 to 66 segments at one a
-    // round trip of 40 to 80 ms: about 2 s.
+    // The path holds 10 Mbit/s * 40 ms = 33 frames, the queue another 33. Growth from 33 to 66
+    // segments by one per round trip of 40 to 80 ms takes about 2 s.
     let down = queue(link(10.0, ms(20)), 33 * 1514);
     let mut pair = Pair::new(1, &[(down, link(10.0, ms(20)))]);
     let config = Config {
@@ -83,7 +83,7 @@ fn a_reno_sawtooth_has_its_period() {
     let reductions = outcome.statistics.reductions;
     assert!((24..=36).contains(&reductions), "{reductions} in 60 s");
     assert!((30.0..70.0).contains(&outcome.window), "{}", outcome.window);
-    // Each costs one segment, but for the overshoot of slow start.
+    // Each period loses one segment, apart from the overshoot of slow start.
     assert!(
         outcome.statistics.retransmitted < reductions + 80,
         "{:?}",
@@ -161,7 +161,7 @@ fn a_timeout_doubles_until_something_arrives() {
     assert!(meter.rate(at(20.0), at(30.0)) > 9e6, "and recovers");
 }
 
-/// Reordering by up to some milliseconds on a path without loss.
+/// Packets are reordered by up to some milliseconds on a path without loss.
 #[test]
 fn reordering_halves_newreno_and_not_who_adapts() {
     let run = |recovery| {
@@ -240,7 +240,7 @@ fn every_run_is_the_same_bit_for_bit() {
     assert_ne!(run(1), run(2));
 }
 
-/// Round trips in lock step: everything sent arrives, then every acknowledgement.
+/// Round trips are synchronous: all sent segments arrive, then all acknowledgements.
 #[test]
 fn one_mark_reduces_the_window_once() {
     let config = Config {
@@ -276,8 +276,8 @@ fn one_mark_reduces_the_window_once() {
     assert_eq!(sender.statistics().marks, 1);
 }
 
-/// Who carries segments in a large packet may cut them anew: acknowledgements end within what was
-/// sent.
+/// A middlebox may combine segments and split them differently, so acknowledgements may end within
+/// a sent segment.
 #[test]
 fn segments_cut_anew_on_the_way_are_retransmitted() {
     const CUT: u64 = 1160;

@@ -1,4 +1,4 @@
-//! What the tunnel makes of networks that treat its packets unlike others: ECN bits, UDP.
+//! The tunnel over networks that treat its packets specially: ECN bits, UDP.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use hawser_netem::scenario::Scenario;
 use hawser_sim::run::{Watch, run};
 use hawser_units::Duration;
 
-/// One download over network `a`; [`BESIDE`] is another network.
+/// Scenario of a download over network `a`; [`BESIDE`] adds another network.
 const ONE: &str = r#"
 name = "treated"
 duration = "10s"
@@ -82,5 +82,45 @@ fn a_network_that_polices_datagrams_never_costs_what_the_other_carries_alone() {
         assert!(both > 0.99 * alone, "{burst} {from} {delay}: {both} of {alone}");
         let policed = goodput(ONE, &settings);
         assert!(policed > 0.7e6, "{burst} {from} {delay} alone: {policed}");
+    }
+}
+
+/// A far network, and a near one with a cap, which a video of this rate fills.
+fn beside_a_video(rate: &str) -> Report {
+    let text = format!(
+        r#"
+name = "capped"
+duration = "8s"
+via = "hub"
+tcp = "end-to-end"
+[[network]]
+name = "far"
+down = {{ rate = "40mbit", delay = "120ms", queue = "500ms" }}
+up = {{ rate = "10mbit", delay = "120ms", queue = "500ms" }}
+[[network]]
+name = "near"
+cap_down = "3500kbit"
+down = {{ rate = "14mbit", delay = "4ms", queue = "500ms" }}
+up = {{ rate = "4mbit", delay = "4ms", queue = "500ms" }}
+[[workload]]
+kind = "tcp"
+[[workload]]
+kind = "udp"
+rate = "{rate}"
+size = "1200B"
+"#
+    );
+    report(&text, &[])
+}
+
+#[test]
+fn a_video_starves_no_transfer_and_keeps_to_a_cap() {
+    for rate in ["3mbit", "4mbit", "6mbit"] {
+        let report = beside_a_video(rate);
+        let transfer = report.goodput_bps.workloads[0];
+        assert!(transfer > 1e6, "beside {rate}: {transfer} bit/s");
+        let near = report.networks["near"].down.bytes as f64 * 8.0 / report.duration_s;
+        // Outer headers and probes are not part of the cap.
+        assert!(near < 1.1 * 3.5e6, "beside {rate}: {near} bit/s");
     }
 }

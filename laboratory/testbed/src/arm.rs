@@ -1,4 +1,4 @@
-//! One run of a scenario over one way of carrying it.
+//! Run of a scenario over one system.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use hawser_linux::{clock, shutdown};
 use hawser_netem::report::Traffic;
 use hawser_netem::scenario::{Network, Scenario, Shares, Via, Workload};
+use hawser_proto::path::control::Control;
 use hawser_units::{Duration, Instant};
 
 use crate::daemons::Daemons;
@@ -16,43 +17,43 @@ use crate::on_air::{Asked, OnAir};
 use crate::recorder::Recorder;
 use crate::report::{CpuSeconds, Observed, Report, SAMPLE_MS};
 use crate::run_dir::RunDir;
-use crate::sample::{self, Carried, TcpCounters};
+use crate::sample::{self, NetworkTraffic, TcpCounters};
 use crate::tool::Tool;
 use crate::workload::{self, Finding, Period, Running};
 use crate::world::World;
 
-/// What a run needs beside its scenario.
+/// Options of a run in addition to its scenario.
 #[derive(Debug)]
 pub struct Options {
-    /// The program that is hub and client.
+    /// The program `hawser`, which is both hub and client.
     pub program: PathBuf,
-    /// Where files go.
+    /// Directory of the daemons' files.
     pub run_dir: RunDir,
-    /// What else there is to compare with.
+    /// External tools to measure.
     pub tools: Vec<Tool>,
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Debug)]
 pub struct Progress<'a> {
-    /// What carries the traffic.
+    /// System that transfers the traffic.
     pub via: &'a Via,
     /// Time since the workloads started.
     pub elapsed: Duration,
-    /// How long they run.
+    /// Duration of the workloads.
     pub duration: Duration,
     /// Payload delivered since the last report. Units: bit/s.
     pub goodput_bps: f64,
-    /// What each network hands over, both directions. Units: bit/s of frames.
+    /// Rate of each network, both directions. Units: bit/s of frames.
     pub networks_bps: Vec<f64>,
 }
 
-/// Runs `scenario` over `via`, telling `on_progress` ten times a second.
+/// Runs `scenario` over `via`; `on_progress` is called ten times per second.
 ///
 /// Must be called on a thread that lives as long as the process, usually its main thread: the
-/// daemons of the run die with it.
+/// daemons of the run end with the thread.
 ///
-/// # Errors
+/// When the lab cannot be built, a workload cannot run, a daemon ends, or a signal interrupts.
 /// When the lab cannot be built, a workload cannot run, a daemon ends, or a signal asked to stop.
 pub fn run(
     scenario: &Scenario,
@@ -63,7 +64,7 @@ pub fn run(
     run_on_air(scenario, via, options, &OnAir::default(), on_progress)
 }
 
-/// Runs `scenario` as [`run`] does, with what it leaves open of the air.
+/// Runs `scenario` as [`run`] does, with additional properties of its 802.11 links.
 ///
 /// # Errors
 /// As for [`run`].
@@ -109,28 +110,28 @@ pub fn run_on_air(
     Ok(arm.report(&recorders, findings, ended, (before, after)))
 }
 
-/// Fails when a scenario needs what only the simulator has.
+/// Checks that a scenario uses no feature that only the simulator has.
 ///
 /// # Errors
-/// What it needs, with the remedy.
+/// Description of the feature, with the remedy.
 pub(crate) fn check_in_lab(scenario: &Scenario) -> anyhow::Result<()> {
     let shares_links = |network: &Network| matches!(network.shares, Some(Shares::Links(_)));
     if scenario.networks.iter().any(shares_links) {
-        bail!("networks that share links are simulated only; use hawser-lab sim");
+        bail!("only the simulator supports networks that share links; use hawser-lab sim");
     }
-    if scenario.controller.is_some() {
-        bail!("the daemon has no choice of controllers; take `controller` out, or use hawser-lab sim");
+    if let Some(name) = &scenario.controller {
+        Control::by_name(name).context("controller")?;
     }
     Ok(())
 }
 
-/// Starts the daemons that `via` needs; returns when traffic passes them. `None`: the kernel alone
-/// carries it.
+/// Starts the daemons that `via` needs, and returns when they forward traffic; `None` if the kernel
+/// alone transfers it.
 ///
 /// Must be called on a thread that lives as long as the daemons.
 ///
 /// # Errors
-/// A daemon does not start, or is not up in time.
+/// When a daemon does not start, or is not ready in time.
 pub(crate) fn start_daemons(
     (scenario, via): (&Scenario, &Via),
     world: &World,
@@ -170,9 +171,9 @@ pub(crate) fn start_daemons(
     }
 }
 
-/// What is counted outside the workloads.
+/// Counters outside the workloads.
 struct Snapshot {
-    networks: Vec<Carried>,
+    networks: Vec<NetworkTraffic>,
     client: TcpCounters,
     server: TcpCounters,
     cpu: (f64, f64),
@@ -182,7 +183,7 @@ struct Snapshot {
 impl Snapshot {
     fn take(world: &World, daemons: Option<&Daemons>) -> anyhow::Result<Self> {
         Ok(Self {
-            networks: world.carried()?,
+            networks: world.traffic()?,
             client: world
                 .applications
                 .run(sample::tcp_counters)
@@ -192,7 +193,7 @@ impl Snapshot {
                 .run(sample::tcp_counters)
                 .context("cannot read TCP's counters")?,
             cpu: daemons.map_or((0.0, 0.0), Daemons::cpu_seconds),
-            hop: world.hop_carried()?,
+            hop: world.hop_traffic()?,
         })
     }
 }
@@ -203,7 +204,7 @@ struct Arm<'a> {
     world: World,
     daemons: Option<Daemons>,
     period: Arc<Period>,
-    samples: Vec<Vec<Carried>>,
+    samples: Vec<Vec<NetworkTraffic>>,
 }
 
 impl Arm<'_> {
@@ -211,13 +212,13 @@ impl Arm<'_> {
         let workloads = self.scenario.workloads.iter().enumerate();
         workloads
             .map(|(index, w)| {
-                let beside = self.scenario.beside.get(&index);
-                workload::start((index, w, beside), &self.world, self.via, &self.period)
+                let competing = self.scenario.competing.get(&index);
+                workload::start((index, w, competing), &self.world, self.via, &self.period)
             })
             .collect()
     }
 
-    /// Gives the commands that are asked of the access point's box, each when it is time.
+    /// Starts the scheduled commands to the access point's box.
     fn start_asking(
         &self,
         on_air: &OnAir,
@@ -227,7 +228,7 @@ impl Arm<'_> {
         let start = |(number, asked): (usize, &Asked)| {
             let directory = latest
                 .clone()
-                .context("only the box of a repeater is asked something")?;
+                .context("only the box of a repeater can be queried")?;
             let mut command = self.world.net.command(&options.program);
             command.args(&asked.words);
             command.arg("--run-dir").arg(directory.join("ap-run"));
@@ -235,7 +236,10 @@ impl Arm<'_> {
             let answer = directory.join(format!("asked-{number}"));
             let asking = move || {
                 std::thread::sleep(start.min(end).since(clock::now()));
-                let said = command.stdin(Stdio::null()).output().context("cannot ask")?;
+                let said = command
+                    .stdin(Stdio::null())
+                    .output()
+                    .context("cannot query the daemon")?;
                 let error = String::from_utf8_lossy(&said.stderr);
                 ensure!(said.status.success(), "{}", error.trim());
                 Ok(std::fs::write(&answer, &said.stdout)?)
@@ -245,7 +249,8 @@ impl Arm<'_> {
         on_air.asked.iter().enumerate().map(start).collect()
     }
 
-    /// Applies events and reports progress until the time is over or nothing is left to do.
+    /// Applies events and reports progress until the duration is over or all workloads are
+    /// complete.
     fn watch(
         &mut self,
         running: &[Running],
@@ -265,7 +270,7 @@ impl Arm<'_> {
             }
             if now >= next_sample {
                 next_sample += Duration::from_millis(SAMPLE_MS);
-                self.samples.push(self.world.carried()?);
+                self.samples.push(self.world.traffic()?);
                 let total = running.iter().map(|running| running.recorder.total()).sum();
                 on_progress(&self.progress(now, total - delivered));
                 delivered = total;
@@ -285,8 +290,8 @@ impl Arm<'_> {
         Ok(())
     }
 
-    /// Downloads of a fixed size end a run early, once all of them are there; so does a client side
-    /// that failed.
+    /// Returns whether all downloads of a fixed size are complete, or a client side has failed;
+    /// both end a run early.
     fn is_everything_done(&self, running: &[Running]) -> bool {
         let is_finite = |w: &Workload| matches!(w, Workload::Http { .. });
         let finite = self
@@ -337,7 +342,7 @@ impl Arm<'_> {
             bins: recorders.iter().map(|recorder| recorder.bins()).collect(),
             gaps: recorders.iter().flat_map(|recorder| recorder.gaps()).collect(),
             samples: self.samples.clone(),
-            carried: networks.map(|(after, before)| after.since(*before)).collect(),
+            traffic: networks.map(|(after, before)| after.since(*before)).collect(),
             out_of_order: after.client.out_of_order - before.client.out_of_order + after.server.out_of_order
                 - before.server.out_of_order,
             retransmitted: after.client.retransmitted - before.client.retransmitted
@@ -358,5 +363,6 @@ impl Arm<'_> {
     }
 }
 
-/// Between the start of the threads and the first packet, so that every server listens.
+/// Time between the start of the threads and the first packet, in which every server starts to
+/// listen. Source: our choice; threads start within a millisecond or two on an idle machine.
 const LEAD: Duration = Duration::from_millis(20);

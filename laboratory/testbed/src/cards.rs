@@ -1,9 +1,9 @@
-//! The simulated cards of a test kernel.
+//! Simulated cards of a test kernel.
 
 use hawser_netem::air::Address;
 use hawser_netem::scenario::Scenario;
 
-/// How many simulated cards a scenario needs.
+/// Returns the number of simulated cards that a scenario needs.
 #[must_use]
 pub fn cards_wanted(scenario: &Scenario) -> usize {
     2 * scenario
@@ -13,8 +13,9 @@ pub fn cards_wanted(scenario: &Scenario) -> usize {
         .count()
 }
 
-/// What the kernel calls the simulated card of that number. Cards are numbered through: the access
-/// point's and the station's of each network on the air, then those of clients or guests.
+/// Returns the hardware address that the kernel gives the simulated card of this number. Cards are
+/// numbered: those of the access point and the station of each 802.11 network, then those of
+/// clients or guests.
 #[must_use]
 pub fn card_address(number: usize) -> Address {
     let [high, low] = u16::try_from(number).unwrap_or(u16::MAX).to_be_bytes();

@@ -1,14 +1,15 @@
-//! The hop between the joining box of a repeater and the client behind it, on air that a network
-//! may share.
+//! The hop between the joining box of a repeater and the client behind it, on a channel that a
+//! network may share.
 //!
-//! The hop is a cable whose end in the box's bridge has a queue that the kernel shapes (HTB), so
-//! that it is seen there as a radio's is. A thread looks a hundred times a second how much of the
-//! air the hop and the shared network have used, and gives each what the other leaves.
+//! The hop is a veth pair whose end in the box's bridge has a queue that the kernel shapes (HTB),
+//! so that the box sees a queue as of a radio. A thread measures a hundred times per second the
+//! airtime that the hop and the shared network have used, and sets the rate of each to the capacity
+//! that the other leaves.
 //!
-//! Scope: a fluid model of two senders that have equally many bytes when both want more, as two
-//! stations of equal frames under CSMA. Limitations: neither collisions nor aggregates; air that is
-//! claimed anew is lent for one look (10 ms); what the client sends uses air, and is never held
-//! back.
+//! Scope: a fluid model of two senders that transfer equally many bytes when both have more to
+//! send, as two stations with equal frames under CSMA. Limitations: neither collisions nor
+//! aggregates; capacity that a sender claims again is available after one sample (10 ms); packets
+//! from the client use airtime, but are never delayed.
 
 use std::io::Write;
 use std::process::{Child, ChildStdin, Stdio};
@@ -28,7 +29,7 @@ use hawser_units::{Duration, Rate};
 use crate::command::{ip, run};
 use crate::pump::Remote;
 
-/// The hop's end in the bridge.
+/// Name of the hop's end in the bridge.
 pub(crate) const CLIENTS: &str = "clients";
 
 /// A running hop.
@@ -37,7 +38,7 @@ pub(crate) struct Hop {
     place: Namespace,
     index: u32,
     queues: Queues,
-    /// Shares the air out, where a network shares it.
+    /// Sharing of the channel, if a network shares it.
     sharing: Option<Sharing>,
 }
 
@@ -48,15 +49,15 @@ struct Sharing {
     shaper: Child,
 }
 
-/// Both directions of the shared network, with what they carry alone.
+/// Both directions of the shared network, with their rates without the hop.
 type Shared = [(Remote, Rate); 2];
 
 impl Hop {
-    /// Leads a cable from `bridge` in the first of two places to the second, shapes it there, and
-    /// shares its air with a network.
+    /// Creates a veth pair from `bridge` in the first of two namespaces to the second, shapes it
+    /// there, and shares its channel with a network.
     ///
     /// # Errors
-    /// `ip` or `tc` is missing or refuses.
+    /// When `ip` or `tc` is missing or fails.
     pub(crate) fn start(
         (place, bridge, to): (&Namespace, &str, &Namespace),
         described: &ClientHop,
@@ -79,7 +80,7 @@ impl Hop {
         let mut tc = place.command("tc");
         tc.args(["-batch", "-"]);
         run(tc, &commands).context("`tc` failed")?;
-        let queues = || place.run(Queues::open).context("cannot ask for queues");
+        let queues = || place.run(Queues::open).context("cannot query the queues");
         let index = index_of(place)?;
         let mut hop = Self {
             place: place.clone(),
@@ -99,7 +100,7 @@ impl Hop {
         let mut shaper = tc.spawn().context("cannot run tc")?;
         let is_over = Arc::new(AtomicBool::new(false));
         let worker = Worker {
-            stdin: shaper.stdin.take().context("tc takes no commands")?,
+            stdin: shaper.stdin.take().context("cannot write commands to tc")?,
             rate,
             shared,
             queues,
@@ -114,16 +115,19 @@ impl Hop {
         })
     }
 
-    /// What it has carried to the client.
+    /// Returns the bytes transferred to the client.
     ///
     /// # Errors
-    /// Its thread has ended.
-    pub(crate) fn carried(&self) -> anyhow::Result<Traffic> {
+    /// When the hop's thread has ended.
+    pub(crate) fn traffic(&self) -> anyhow::Result<Traffic> {
         let thread = self.sharing.as_ref().and_then(|sharing| sharing.thread.as_ref());
         if thread.is_some_and(JoinHandle::is_finished) {
-            bail!("the air of the client's hop is not shared out any more: `tc` has ended");
+            bail!("the rates of the client's hop are no longer adjusted: `tc` has ended");
         }
-        let queue = self.queues.of(self.index).context("the client's hop is gone")?;
+        let queue = self
+            .queues
+            .of(self.index)
+            .context("the client's hop no longer exists")?;
         Ok(Traffic {
             bytes: queue.sent,
             packets: 0,
@@ -138,14 +142,14 @@ impl Drop for Sharing {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // Its input has ended with the thread.
+        // The end of the thread has closed its standard input.
         let _ = self.shaper.wait();
     }
 }
 
 struct Worker {
     stdin: ChildStdin,
-    /// What the hop carries alone.
+    /// Rate of the hop without the network.
     rate: Rate,
     shared: Shared,
     queues: Queues,
@@ -157,19 +161,19 @@ impl Worker {
     fn run(mut self) {
         clock::use_precise_timers();
         let alone = self.shared[0].1;
-        let (mut before, mut at) = (self.look(), clock::now());
+        let (mut before, mut at) = (self.channel_bytes(), clock::now());
         let (mut hop, mut network) = (0.0, 0.0);
         let mut shaped = self.rate;
         while !self.is_over.load(Ordering::Relaxed) {
-            std::thread::sleep(LOOK);
-            let (looked, now) = (self.look(), clock::now());
+            std::thread::sleep(SAMPLE_INTERVAL);
+            let (looked, now) = (self.channel_bytes(), clock::now());
             let passed = now.since(at).as_secs_f64();
             at = now;
             let used = |n: usize, rate: Rate| {
                 let bytes = looked[n].saturating_sub(before[n]);
                 bytes as f64 * 8.0 / (rate.as_bps() as f64 * passed)
             };
-            // A look is a few frames long: half of the one before evens them out.
+            // A sample is a few frames long: averaging with the previous one smooths it.
             hop = (hop + used(0, self.rate)) / 2.0;
             network = (network + used(1, alone) + used(2, self.shared[1].1)) / 2.0;
             before = looked;
@@ -188,8 +192,9 @@ impl Worker {
         }
     }
 
-    /// Bytes that have used the air: of the hop, both ways, and of each way of the network.
-    fn look(&self) -> [u64; 3] {
+    /// Returns the bytes that have used the channel: of the hop in both directions, and of each
+    /// direction of the network.
+    fn channel_bytes(&self) -> [u64; 3] {
         let sent = self.queues.of(self.index).map_or(0, |queue| queue.sent);
         let received = self.queues.received(self.index).unwrap_or(0);
         let [down, up] = &self.shared;
@@ -197,9 +202,9 @@ impl Worker {
     }
 }
 
-/// What the hop and the network may carry: each what the other leaves, but not less than when both
-/// have equally many bytes. Given is what each carries alone, and the share of the air that it has
-/// used.
+/// Returns the rates of hop and network: the capacity that the other leaves, but at least the rate
+/// at which both have equally many bytes. Inputs are the rate of each alone, and the share of
+/// airtime that it has used.
 fn left((hop, hop_used): (Rate, f64), (network, network_used): (Rate, f64)) -> (Rate, Rate) {
     let (alone, others) = (hop.as_bps() as f64, network.as_bps() as f64);
     let even = 1.0 / (1.0 / alone + 1.0 / others);
@@ -207,7 +212,7 @@ fn left((hop, hop_used): (Rate, f64), (network, network_used): (Rate, f64)) -> (
     (rate(alone, network_used), rate(others, hop_used))
 }
 
-/// The index of the hop's end.
+/// Returns the interface index of the hop's end.
 fn index_of(place: &Namespace) -> anyhow::Result<u32> {
     let mut command = place.command("ip");
     command.args(["-o", "link", "show", "dev", CLIENTS]);
@@ -216,7 +221,7 @@ fn index_of(place: &Namespace) -> anyhow::Result<u32> {
         .split(':')
         .next()
         .and_then(|number| number.trim().parse().ok());
-    number.with_context(|| format!("`ip` says no index but {said:?}"))
+    number.with_context(|| format!("`ip` printed no interface index: {said:?}"))
 }
 
 fn class(what: &str, rate: Rate) -> String {
@@ -226,10 +231,12 @@ fn class(what: &str, rate: Rate) -> String {
     )
 }
 
-/// A whole frame.
+/// Size of a full frame. Units: bytes. Source: our choice, 1,500 bytes (RFC 894) with the headers
+/// of Ethernet, rounded up.
 const LARGEST: u64 = 1_600;
-/// Between two looks at the air: some ten frames of what radios carry.
-const LOOK: Duration = Duration::from_millis(10);
+/// Sampling interval of the airtime: some ten frames at a radio's rate. Source: `POLL_INTERVAL` of
+/// `core/radio/src/striping/client_hop.rs`.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Commands of the system that the testbed runs.
+//! System commands that the testbed runs.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::{Context, bail};
 use hawser_linux::netns::Namespace;
 
-/// Runs `ip`: `commands` in a batch, or, with `object`, as one command line.
+/// Runs `ip`: `commands` as a batch, or `object` as one command line.
 pub(crate) fn ip(namespace: &Namespace, object: &[&str], commands: &str) -> anyhow::Result<()> {
     let mut command = namespace.command("ip");
     if object.is_empty() {
@@ -20,7 +20,7 @@ pub(crate) fn ip(namespace: &Namespace, object: &[&str], commands: &str) -> anyh
         .with_context(|| format!("`ip {}` failed", object.join(" ")))
 }
 
-/// Runs a command that is told `input`; what it says.
+/// Runs a command with `input`, and returns its output.
 pub(crate) fn run(mut command: std::process::Command, input: &str) -> anyhow::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command

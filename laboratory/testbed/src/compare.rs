@@ -1,4 +1,4 @@
-//! The same scenario over several ways, round by round.
+//! Comparison of systems: the same scenario over each of them, round by round.
 
 use std::collections::BTreeMap;
 
@@ -10,38 +10,37 @@ use serde::Serialize;
 use crate::arm::{self, Options, Progress};
 use crate::report::{Report, mbps};
 
-/// Several runs of several arms, interleaved so that a change of the machine's mood meets all of
-/// them.
+/// Runs of several systems, interleaved so that changes of the machine's load affect all of them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// The run with the median goodput of the scenario's own way.
+    /// Run with the median goodput of the scenario's own system.
     #[serde(flatten)]
     pub main: Report,
-    /// Every way, in the order it was asked for.
+    /// Results of every system, in the order of the request.
     pub arms: Vec<Arm>,
-    /// The single network with the highest median goodput, where single networks were run.
+    /// Single network with the highest median goodput, if single networks were run.
     pub best_single: Option<String>,
-    /// Goodput of the scenario's own way over that of `best_single`, medians.
+    /// Median goodput of the scenario's own system over that of `best_single`.
     pub over_best_single: Option<f64>,
 }
 
-/// All runs of one way.
+/// Runs of one system.
 #[derive(Clone, Debug, Serialize)]
 pub struct Arm {
-    /// What carried the traffic.
+    /// System that transferred the traffic.
     pub via: String,
     /// Medians over the runs, with the extremes.
     pub summary: BTreeMap<&'static str, Spread>,
-    /// Goodput of the run with the median, over time in bins of [`OVER_TIME`]. Units: bit/s.
+    /// Goodput of the median run, in bins of [`OVER_TIME`]. Units: bit/s.
     pub over_time_bps: Vec<f64>,
-    /// Every run, in order; without its series.
+    /// Runs in order, without their series.
     pub runs: Vec<Report>,
 }
 
 /// Runs `scenario` `rounds` times over each of `ways`, the first of which is the scenario's own.
 ///
 /// # Errors
-/// Those of a run; the first one ends everything.
+/// When a run fails; the first failure ends the comparison.
 pub fn compare(
     scenario: &Scenario,
     ways: &[Via],
@@ -63,10 +62,10 @@ pub fn compare(
 }
 
 impl Comparison {
-    /// Sums up runs: those of each way, the scenario's own first.
+    /// Summarizes the runs of each system, the scenario's own first.
     ///
     /// # Panics
-    /// When there is no way, or a way without runs.
+    /// When there is no system, or a system without runs.
     #[must_use]
     pub fn of(runs: Vec<Vec<Report>>) -> Self {
         let main = median_run(&runs[0]).clone();
@@ -142,7 +141,7 @@ impl Arm {
 }
 
 impl Comparison {
-    /// A table for a person.
+    /// Returns a table for a terminal.
     #[must_use]
     pub fn to_text(&self) -> String {
         let rounds = self.arms.first().map_or(0, |arm| arm.runs.len());
@@ -186,7 +185,7 @@ impl Comparison {
 
 fn over_time(series: &Series) -> Vec<f64> {
     let together = (OVER_TIME.as_millis() as u64 / series.bin_ms.max(1)).max(1) as usize;
-    // What is left of a bin at the end would show too little.
+    // An incomplete last bin would show too low a rate, and is left out.
     let bins = series.bytes.chunks_exact(together);
     bins.map(|bins| bins.iter().sum::<u64>() as f64 * 8.0 / OVER_TIME.as_secs_f64())
         .collect()
@@ -198,7 +197,8 @@ fn median_run(runs: &[Report]) -> &Report {
     order[order.len() / 2]
 }
 
-/// Coarse enough that a bin holds more than one burst of a slow network.
+/// Bin of a series, long enough to hold more than one burst of a slow network. Source: our choice;
+/// a longer one hides pauses, a shorter one shows each burst.
 pub const OVER_TIME: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
-//! The real daemons of a run: a hub and a client, as a user would start them.
+//! The real daemons of a run: a hub and a client, started as by a user.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,34 +17,34 @@ use hawser_wire::data::Class;
 use crate::client_hop::CLIENTS;
 use crate::sample;
 use crate::tool::Tool;
-use crate::world::{BRIDGE, BuiltMember, FURTHER_HUB, HUB, SERVER, World};
+use crate::world::{BRIDGE, BuiltMember, HUB, SECONDARY_HUB, SERVER, World};
 
-/// A hub and a client that are connected, or a client that needs no hub.
+/// A connected hub and client, or a client that needs no hub.
 #[derive(Debug)]
 pub(crate) struct Daemons {
     hub: Option<Daemon>,
     further_hub: Option<Daemon>,
-    /// Neighbours that give.
+    /// Daemons of members.
     members: Vec<Daemon>,
     client: Daemon,
     readiness: Readiness,
 }
 
-/// How to find out whether the client is up.
+/// Condition under which the client is ready.
 #[derive(Debug)]
 enum Readiness {
     Status(StatusQuery),
-    /// What the neighbours at these addresses give carries packets.
+    /// The members at these addresses have working uplinks.
     Members {
         query: StatusQuery,
         addresses: Vec<String>,
     },
-    /// So many links of a repeater carry packets.
+    /// A repeater has this number of working links.
     Repeater {
         query: StatusQuery,
         links: usize,
     },
-    /// The server, which cannot be reached without the tool, answers.
+    /// The server, which is reachable only through the tool, answers.
     Server(Namespace),
 }
 
@@ -53,7 +52,7 @@ enum Readiness {
 struct Daemon {
     what: String,
     child: Child,
-    /// Whether it is a script with children of its own, all in one process group.
+    /// Set for a script with child processes, all in one process group.
     is_group: bool,
     log: PathBuf,
 }
@@ -66,21 +65,22 @@ struct StatusQuery {
 }
 
 impl Daemons {
-    /// Enrols a client at a new hub and starts both; returns when the client is up. Their files are
-    /// in `directory`. The schedulers are those of both directions: a client tells its hub.
-    /// `rules`: tables of `client.toml` that no scenario has.
+    /// Enrols a client at a new hub and starts both; returns when the client is ready. `directory`
+    /// holds their files. The schedulers apply to both directions, since a client sends its own to
+    /// the hub. `rules`: tables of `client.toml` that a scenario cannot express.
     ///
-    /// Must be called on a thread that lives as long as the daemons: they die with it.
+    /// Must be called on a thread that lives as long as the daemons, which end with it.
     ///
     /// # Errors
-    /// When a command fails, or the client is not up in time; the end of the log is quoted.
+    /// When a command fails, or the client is not ready in time; the error quotes the end of the
+    /// log.
     pub(crate) fn start(
         world: &World,
         program: &Path,
         directory: &Path,
         (scenario, rules): (&Scenario, &str),
     ) -> anyhow::Result<Self> {
-        let client_place = Place::new(directory, "client")?;
+        let client_directories = Directories::new(directory, "client")?;
         let members: Vec<&BuiltMember> = world.members().collect();
         let chosen = schedulers(scenario)
             .into_iter()
@@ -92,24 +92,25 @@ impl Daemons {
             Tcp::EndToEnd => "end-to-end",
             Tcp::Stream => "stream",
         };
+        let named = scenario.controller.iter();
+        let controller: String = named.map(|name| format!("controller = \"{name}\"\n")).collect();
         let config = format!(
-            "tcp = \"{tcp}\"\n[schedulers]\n{}[radio]\nshare_air = {share_air}\n",
+            "tcp = \"{tcp}\"\n{controller}[schedulers]\n{}[radio]\nshare_air = {share_air}\n",
             chosen.collect::<String>()
         );
         let config = config + &pool_config(&members) + &layers + &usages(scenario) + rules;
-        std::fs::write(client_place.dir.join("client.toml"), config)?;
-        let hub = HubPlace::new(program, &world.hub, directory, "hub")?;
+        std::fs::write(client_directories.dir.join("client.toml"), config)?;
+        let hub = HubSetup::new(program, &world.hub, directory, "hub")?;
         hub.init(HUB, &[])?;
-        let mut hub_config = File::options()
-            .append(true)
-            .create(true)
-            .open(hub.own.dir.join("hub.toml"))?;
-        hub_config.write_all(layers.as_bytes())?;
+        let hub_config = hub.own.dir.join("hub.toml");
+        // A key stands before the tables.
+        let written = std::fs::read_to_string(&hub_config).unwrap_or_default();
+        std::fs::write(hub_config, controller + &written + &layers)?;
         let invitation = hub.invite("lab")?;
         let hub = hub.start()?;
-        let sharing = Sharing::new(program, (&world.client, &client_place), directory)?;
+        let sharing = Sharing::new(program, (&world.client, &client_directories), directory)?;
         let given: anyhow::Result<Vec<_>> = members.iter().map(|member| sharing.start(member)).collect();
-        let mut daemons = Self::start_client(world, program, &client_place, &invitation, Some(hub))?;
+        let mut daemons = Self::start_client(world, program, &client_directories, &invitation, Some(hub))?;
         daemons.members = given?;
         let present = members
             .iter()
@@ -123,11 +124,10 @@ impl Daemons {
         Ok(daemons)
     }
 
-    /// Starts two hubs with one database, which nobody has used, and a client that is told
-    /// `config`; returns when it is up.
+    /// Starts two hubs with one new database, and a client with `config`; returns when it is ready.
     ///
     /// # Errors
-    /// As for [`start`](Self::start), and where the database refuses.
+    /// As for [`start`](Self::start), and when the database fails.
     pub(crate) fn start_fleet(
         world: &World,
         program: &Path,
@@ -135,41 +135,44 @@ impl Daemons {
         store: &str,
         config: &str,
     ) -> anyhow::Result<Self> {
-        let further = world.further_hub.as_ref().context("there is no further hub")?;
-        let hub = HubPlace::new(program, &world.hub, directory, "hub")?;
-        let other = HubPlace::new(program, further, directory, "further-hub")?;
+        let further = world.further_hub.as_ref().context("there is no other hub")?;
+        let hub = HubSetup::new(program, &world.hub, directory, "hub")?;
+        let other = HubSetup::new(program, further, directory, "further-hub")?;
         hub.init(HUB, &["--store", store])?;
-        other.init(FURTHER_HUB, &["--store", store])?;
-        let place = Place::new(directory, "client")?;
-        std::fs::write(place.dir.join("client.toml"), config)?;
+        other.init(SECONDARY_HUB, &["--store", store])?;
+        let directories = Directories::new(directory, "client")?;
+        std::fs::write(directories.dir.join("client.toml"), config)?;
         let invitation = hub.invite("lab")?;
         let (hub, other) = (hub.start()?, other.start()?);
-        let mut daemons = Self::start_client(world, program, &place, &invitation, Some(hub))?;
+        let mut daemons = Self::start_client(world, program, &directories, &invitation, Some(hub))?;
         daemons.further_hub = Some(other);
         Ok(daemons)
     }
 
-    /// Starts a client without a hub; returns when it is up.
+    /// Starts a client without a hub; returns when it is ready.
     ///
     /// # Errors
     /// As for [`start`](Self::start).
     pub(crate) fn start_direct(world: &World, program: &Path, directory: &Path) -> anyhow::Result<Self> {
-        let place = Place::new(directory, "client")?;
-        // Its looks would be traffic that no scenario asks for.
+        let directories = Directories::new(directory, "client")?;
+        // The captive portal check would be traffic that the scenario does not have.
         std::fs::write(
-            place.dir.join("client.toml"),
+            directories.dir.join("client.toml"),
             "[direct]\nportal_check = \"off\"\n",
         )?;
-        Self::start_client(world, program, &place, "--direct", None)
+        Self::start_client(world, program, &directories, "--direct", None)
     }
 
-    /// Starts direct mode on client and server, known to each other; returns when the client
-    /// reaches the server over every network.
+    /// Starts direct mode on client and server as known peers; returns when the client reaches the
+    /// server over every network.
     ///
     /// # Errors
     /// As for [`start`](Self::start).
     pub(crate) fn start_peers(world: &World, program: &Path, directory: &Path) -> anyhow::Result<Self> {
-        let (server, client) = (Place::new(directory, "server")?, Place::new(directory, "client")?);
+        let (server, client) = (
+            Directories::new(directory, "server")?,
+            Directories::new(directory, "client")?,
+        );
         std::fs::write(
             server.dir.join("client.toml"),
             format!("[direct]\npeer_port = {PEER_PORT}\n"),
@@ -188,7 +191,7 @@ impl Daemons {
         let invitation: serde_json::Value = serde_json::from_str(&invitation)?;
         let invitation = invitation["invitation"]
             .as_str()
-            .context("there is no invitation")?;
+            .context("the output contains no invitation")?;
         let mut join = world.client.command(program);
         join.args(["peer", "join", invitation, "--name", "server", "--dir"]);
         output_of(join.arg(&client.dir)).context("`hawser peer join` failed")?;
@@ -199,10 +202,10 @@ impl Daemons {
         Self::start_client(world, program, &client, "--direct", Some(peer))
     }
 
-    /// Starts both sides of a repeater, which trust each other: the access point's box where the
-    /// networks end, the joining one at the client. Returns when the server answers through them.
-    /// `shared`: the network that shares its air with the hop to the client. `more`: what the
-    /// access point's box and the joining one are told beside the rest.
+    /// Starts both boxes of a repeater, which trust each other: the access point's box where the
+    /// networks end, and the joining box at the client. Returns when the server answers through
+    /// them. `shared`: the network that shares its channel with the hop to the client. `more`:
+    /// additional arguments of the access point's box and of the joining box.
     ///
     /// # Errors
     /// As for [`start`](Self::start).
@@ -212,30 +215,34 @@ impl Daemons {
         shared: Option<&str>,
         more: [&[&str]; 2],
     ) -> anyhow::Result<Self> {
-        let (far, near) = (Place::new(directory, "ap")?, Place::new(directory, "join")?);
-        let own_code = |place: &Place| {
+        let (far, near) = (
+            Directories::new(directory, "ap")?,
+            Directories::new(directory, "join")?,
+        );
+        let own_code = |directories: &Directories| {
             let mut command = world.client.command(program);
             command.args(["repeat", "code"]);
-            place.add_to(&mut command);
+            directories.add_to(&mut command);
             output(command).context("`hawser repeat code` failed")
         };
-        for (place, other) in [(&far, &near), (&near, &far)] {
+        for (directories, other) in [(&far, &near), (&near, &far)] {
             let mut command = world.client.command(program);
             command.args(["repeat", "trust", own_code(other)?.trim()]);
-            place.add_to(&mut command);
+            directories.add_to(&mut command);
             output(command).context("`hawser repeat trust` failed")?;
         }
-        let side = |what: &'static str, namespace: &Namespace, place: &Place, links: Vec<String>| {
-            let mut command = namespace.command(program);
-            let links = links.join(",");
-            command.args(["repeat", what, "--bridge", BRIDGE, "--links", &links]);
-            if let (Some(shared), "join") = (shared, what) {
-                command.args(["--clients", CLIENTS, "--shared", shared]);
-            }
-            command.args(more[usize::from(what == "join")]);
-            place.add_to(&mut command);
-            Daemon::start(what, command, directory)
-        };
+        let side =
+            |what: &'static str, namespace: &Namespace, directories: &Directories, links: Vec<String>| {
+                let mut command = namespace.command(program);
+                let links = links.join(",");
+                command.args(["repeat", what, "--bridge", BRIDGE, "--links", &links]);
+                if let (Some(shared), "join") = (shared, what) {
+                    command.args(["--clients", CLIENTS, "--shared", shared]);
+                }
+                command.args(more[usize::from(what == "join")]);
+                directories.add_to(&mut command);
+                Daemon::start(what, command, directory)
+            };
         let (ap, join) = world.link_ends();
         let mut daemons = Self {
             hub: Some(side("ap", &world.net, &far, ap)?),
@@ -260,29 +267,29 @@ impl Daemons {
     fn start_client(
         world: &World,
         program: &Path,
-        place: &Place,
+        directories: &Directories,
         how: &str,
         hub: Option<Daemon>,
     ) -> anyhow::Result<Self> {
         let mut up = world.client.command(program);
         up.args(["up", how, "--foreground"]);
-        place.add_to(&mut up);
+        directories.add_to(&mut up);
         let mut daemons = Self {
             hub,
             further_hub: None,
             members: Vec::new(),
-            client: Daemon::start("client", up, place.log_directory())?,
+            client: Daemon::start("client", up, directories.log_directory())?,
             readiness: Readiness::Status(StatusQuery {
                 program: program.to_owned(),
                 namespace: world.client.clone(),
-                run_dir: place.run_dir.clone(),
+                run_dir: directories.run_dir.clone(),
             }),
         };
         daemons.wait_until_up()?;
         Ok(daemons)
     }
 
-    /// Starts both sides of another tool; returns when the server answers through it.
+    /// Starts both ends of another tool; returns when the server answers through it.
     ///
     /// # Errors
     /// As for [`start`](Self::start).
@@ -313,7 +320,7 @@ impl Daemons {
         Ok(daemons)
     }
 
-    /// Names of the daemons and their logs.
+    /// Returns the names and logs of the daemons.
     pub(crate) fn logs(&self) -> Vec<(String, PathBuf)> {
         let hubs = self.hub.iter().chain(&self.further_hub).chain(&self.members);
         let all = hubs.chain([&self.client]);
@@ -321,7 +328,7 @@ impl Daemons {
             .collect()
     }
 
-    /// Run directory of the client, where `hawser status` finds it; `None` for other tools.
+    /// Returns the run directory of the client, for `hawser status`; `None` for other tools.
     pub(crate) fn client_run_dir(&self) -> Option<&Path> {
         match &self.readiness {
             Readiness::Status(query)
@@ -331,14 +338,14 @@ impl Daemons {
         }
     }
 
-    /// Fails when a daemon has ended, with the end of its log.
+    /// Returns an error with the end of the log if a daemon has ended.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         let hubs = self.hub.iter_mut().chain(&mut self.further_hub);
         hubs.chain(&mut self.members).try_for_each(Daemon::check)?;
         self.client.check()
     }
 
-    /// Processor time so far in seconds: client, hub.
+    /// Returns the processor time of client and hub so far. Units: seconds.
     #[must_use]
     pub(crate) fn cpu_seconds(&self) -> (f64, f64) {
         (
@@ -376,15 +383,15 @@ impl Daemons {
     }
 }
 
-/// A hub as a user sets it up.
-struct HubPlace<'a> {
+/// A hub that is set up as by a user.
+struct HubSetup<'a> {
     program: &'a Path,
     namespace: &'a Namespace,
     name: &'a str,
-    own: Place,
+    own: Directories,
 }
 
-impl<'a> HubPlace<'a> {
+impl<'a> HubSetup<'a> {
     fn new(
         program: &'a Path,
         namespace: &'a Namespace,
@@ -395,7 +402,7 @@ impl<'a> HubPlace<'a> {
             program,
             namespace,
             name,
-            own: Place::new(directory, name)?,
+            own: Directories::new(directory, name)?,
         })
     }
 
@@ -418,7 +425,7 @@ impl<'a> HubPlace<'a> {
         let mut lines = said.lines().map(str::trim);
         let invitation = lines.find(|line| line.starts_with("hawser://"));
         let invitation =
-            invitation.with_context(|| format!("`hawser hub invite` printed no invitation but {said:?}"))?;
+            invitation.with_context(|| format!("`hawser hub invite` printed no invitation: {said:?}"))?;
         Ok(invitation.to_owned())
     }
 
@@ -427,19 +434,19 @@ impl<'a> HubPlace<'a> {
     }
 }
 
-/// Lets neighbours and the client know each other, and starts the former.
+/// Pairs the neighbours with the client, and starts the neighbours' daemons.
 struct Sharing<'a> {
     program: &'a Path,
-    client: (&'a Namespace, &'a Place),
+    client: (&'a Namespace, &'a Directories),
     directory: &'a Path,
-    /// Of the client.
+    /// Pairing code of the client.
     code: String,
 }
 
 impl<'a> Sharing<'a> {
     fn new(
         program: &'a Path,
-        client: (&'a Namespace, &'a Place),
+        client: (&'a Namespace, &'a Directories),
         directory: &'a Path,
     ) -> anyhow::Result<Self> {
         let mut sharing = Self {
@@ -452,11 +459,11 @@ impl<'a> Sharing<'a> {
         Ok(sharing)
     }
 
-    /// What the devices of a neighbour and of the client are known by.
-    fn code_of(&self, place: &Place) -> anyhow::Result<String> {
+    /// Returns the pairing code of a neighbour's or the client's device.
+    fn code_of(&self, directories: &Directories) -> anyhow::Result<String> {
         let mut command = self.client.0.command(self.program);
         command.args(["pool", "--json"]);
-        place.add_to(&mut command);
+        directories.add_to(&mut command);
         let shown = output(command).context("`hawser pool` failed")?;
         let shown: serde_json::Value = serde_json::from_str(&shown)?;
         let code = shown["code"].as_str().context("`hawser pool` shows no code")?;
@@ -464,12 +471,15 @@ impl<'a> Sharing<'a> {
     }
 
     fn start(&self, member: &BuiltMember) -> anyhow::Result<Daemon> {
-        let place = Place::new(self.directory, &member.name)?;
+        let directories = Directories::new(self.directory, &member.name)?;
         let cap = member.described.cap;
         let cap = cap.map_or(String::new(), |cap| format!("cap = \"{}bit\"\n", cap.as_bps()));
-        std::fs::write(place.dir.join("share.toml"), format!("announce = false\n{cap}"))?;
+        std::fs::write(
+            directories.dir.join("share.toml"),
+            format!("announce = false\n{cap}"),
+        )?;
         let mut trust = self.client.0.command(self.program);
-        trust.args(["pool", "trust", &member.name, &self.code_of(&place)?]);
+        trust.args(["pool", "trust", &member.name, &self.code_of(&directories)?]);
         self.client.1.add_to(&mut trust);
         output(trust).context("`hawser pool trust` failed")?;
         let mut command = member.place.command(self.program);
@@ -479,12 +489,12 @@ impl<'a> Sharing<'a> {
             "--allow",
             &format!("client={}", self.code),
         ]);
-        place.add_to(&mut command);
+        directories.add_to(&mut command);
         Daemon::start(&member.name, command, self.directory)
     }
 }
 
-/// Where the client finds the neighbours: nothing announces them here.
+/// Returns the configured addresses of the neighbours, which are not announced here.
 fn pool_config(members: &[&BuiltMember]) -> String {
     let addresses = members.iter().map(|member| format!("{:?}", pool_address(member)));
     let addresses: Vec<String> = addresses.collect();
@@ -494,7 +504,7 @@ fn pool_config(members: &[&BuiltMember]) -> String {
     format!("[pool]\nmembers = [{}]\n", addresses.join(", "))
 }
 
-/// What stripes which class: what the scenario says, and for a video what suits its coding.
+/// Returns the scheduler of each class: the scenario's, or for a video that of its coding.
 fn schedulers(scenario: &Scenario) -> BTreeMap<Class, &str> {
     let mut schedulers = BTreeMap::new();
     for workload in &scenario.workloads {
@@ -507,7 +517,7 @@ fn schedulers(scenario: &Scenario) -> BTreeMap<Class, &str> {
     schedulers
 }
 
-/// The client's settings of networks, as it reads them.
+/// Returns the client's settings of networks in the syntax of `client.toml`.
 fn usages(scenario: &Scenario) -> String {
     let caps = |usage: Usage| [("cap_up", usage.cap_up), ("cap_down", usage.cap_down)];
     let section = |network: &Network| {
@@ -526,7 +536,7 @@ fn usages(scenario: &Scenario) -> String {
     set.map(section).collect()
 }
 
-/// How both ends know the layers of streams.
+/// Returns the tables by which both ends recognise the layers of streams.
 fn layer_config(scenario: &Scenario) -> String {
     let layers = scenario.workloads.iter().map(Workload::layers);
     let rule = |layer| {
@@ -542,20 +552,20 @@ fn pool_address(member: &BuiltMember) -> String {
     format!("{}:{SHARE_PORT}", member.address)
 }
 
-struct Place {
+struct Directories {
     dir: PathBuf,
     run_dir: PathBuf,
 }
 
-impl Place {
+impl Directories {
     fn new(directory: &Path, name: &str) -> anyhow::Result<Self> {
-        let place = Self {
+        let directories = Self {
             dir: directory.join(name),
             run_dir: directory.join(format!("{name}-run")),
         };
-        std::fs::create_dir_all(&place.dir)?;
-        std::fs::create_dir_all(&place.run_dir)?;
-        Ok(place)
+        std::fs::create_dir_all(&directories.dir)?;
+        std::fs::create_dir_all(&directories.run_dir)?;
+        Ok(directories)
     }
 
     fn log_directory(&self) -> &Path {
@@ -614,10 +624,10 @@ impl Readiness {
                     .collect();
                 for address in addresses {
                     let member = known.iter().find(|member| member["at"] == address.as_str());
-                    let member = member.with_context(|| format!("nobody is at {address}"))?;
+                    let member = member.with_context(|| format!("no device answers at {address}"))?;
                     let ways = member["ways"].as_array();
                     if !ways.into_iter().flatten().any(|way| way["state"] == "active") {
-                        bail!("the member at {address} gives nothing: {member}");
+                        bail!("the member at {address} offers no uplink: {member}");
                     }
                 }
                 return Ok(());
@@ -631,12 +641,12 @@ impl Readiness {
                     .filter(|path| path["state"] == "active");
                 return match active.count() {
                     count if count == *links => Ok(()),
-                    count => bail!("{count} of {links} links carry packets"),
+                    count => bail!("only {count} of {links} links transfer packets"),
                 };
             }
             Self::Server(namespace) => namespace,
         };
-        // Nobody listens on that port: the server's refusal is its answer.
+        // No program listens on that port: the refusal is the server's answer.
         let address = (SERVER, DISCARD).into();
         let answer = namespace.run(|| match TcpStream::connect_timeout(&address, ANSWER_TIMEOUT) {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
@@ -701,7 +711,7 @@ impl Drop for Daemon {
                 .stderr(Stdio::null())
                 .status();
         }
-        // Its namespace goes with it, so there is nothing that it would have to put in order.
+        // The namespace ends with the daemon, so a clean shutdown is not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -724,16 +734,21 @@ fn output_of(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Enrolment takes a few round trips; on the slowest network of interest a round trip takes a
-/// second.
+/// Time limit of the start: enrolment takes a few round trips, of a second each on the slowest
+/// network of interest. Source: our choice, ten of these; a run that takes longer has failed.
 const UP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Over the slowest links of published evaluations (16 kbit/s) a few packets take seconds.
+/// Time limit with members: over links of 16 kbit/s, the slowest of published evaluations, a few
+/// packets take seconds. Source: our choice; a handshake has 6 kB, which take 3 s at 16 kbit/s, and
+/// several precede the start.
 const MEMBERS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of the server's answer over a direct network. Source: our choice; it is repeated until
+/// [`UP_TIMEOUT`].
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Discard port (RFC 863).
 const DISCARD: u16 = 9;
-/// Where neighbours are asked (`port` of share.toml).
+/// Port of neighbours (`port` of share.toml). Source: `POOL` of `system/config/src/ports.rs`.
 const SHARE_PORT: u16 = 47473;
-/// Where the server lets peers in.
+/// Port on which the server accepts peers. Source: our choice, any free port.
 const PEER_PORT: u16 = 4443;
-/// Lines of a log that an error quotes.
+/// Number of log lines that an error quotes. Source: our choice, the cause and what preceded it.
 const LOG_TAIL: usize = 5;

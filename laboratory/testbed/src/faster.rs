@@ -1,13 +1,13 @@
-//! Through the hub or past it: what a rule with `via = "faster"` makes of random topologies, beside
-//! each way alone.
+//! Rules with `via = "faster"` in random topologies: comparison of the rule with the hub alone and
+//! the direct route alone.
 //!
-//! A topology has one to three networks, a hub that lies off the way, and another way of its own
-//! from the networks to the server. A client downloads one file after the other over TCP, each over
-//! a new connection, through the hub, past it, and with the rule. What counts are the downloads
-//! that begin once the rule has had time to learn.
+//! A topology has one to three networks, a hub on a detour, and a direct route from the networks to
+//! the server. A client downloads files over TCP, one after the other and each over a new
+//! connection, through the hub, directly, and with the rule. Only downloads that start after the
+//! rule's learning time count.
 //!
-//! With a fleet there are two hubs, each with a way of its own to the server, and the question
-//! is through which of them: what `hub = "faster"` makes of that, beside each hub alone.
+//! With a fleet, there are two hubs, each with a route of its own to the server, and `hub =
+//! "faster"` is compared with each hub alone.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -25,9 +25,9 @@ use crate::arm::Options;
 use crate::daemons::Daemons;
 use crate::serve_http;
 use crate::world::far::{self, Far};
-use crate::world::{FURTHER_HUB, SERVER, World};
+use crate::world::{SECONDARY_HUB, SERVER, World};
 
-/// Networks, what lies behind them, and what is downloaded.
+/// Networks, routes behind them, and downloaded files.
 #[derive(Clone, Debug)]
 pub struct Topology {
     networks: Vec<Network>,
@@ -35,29 +35,29 @@ pub struct Topology {
     server: Network,
     size: u64,
     seed: u64,
-    further: Further,
+    secondary: SecondaryHub,
 }
 
-/// A further hub, and either hub's way to the server, used with a fleet alone.
+/// The second hub, and the routes from both hubs to the server; used with a fleet only.
 #[derive(Clone, Debug)]
-struct Further {
+struct SecondaryHub {
     hub: Network,
     beyond: [Network; 2],
 }
 
-/// Through which hub downloads go.
+/// Hub of the downloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Through {
-    /// The first.
+    /// First hub only.
     First,
-    /// The second.
+    /// Second hub only.
     Second,
-    /// Whichever is found out to be sooner there.
+    /// Hub that `hub = "faster"` selects.
     Faster,
 }
 
 impl Through {
-    /// All of them.
+    /// Every variant, in order.
     pub const ALL: [Self; 3] = [Self::First, Self::Second, Self::Faster];
 
     fn name(self) -> &'static str {
@@ -71,37 +71,39 @@ impl Through {
     fn config(self) -> String {
         let config = match self {
             Self::First => "hub = \"stay\"\n".to_owned(),
-            Self::Second => format!("hub = \"stay\"\n[[rule]]\nto = \"{SERVER}\"\nhub = \"{FURTHER_HUB}\"\n"),
+            Self::Second => {
+                format!("hub = \"stay\"\n[[rule]]\nto = \"{SERVER}\"\nhub = \"{SECONDARY_HUB}\"\n")
+            }
             Self::Faster => "hub = \"faster\"\n".to_owned(),
         };
         config + "[direct]\nportal_check = \"off\"\n"
     }
 }
 
-/// A link, the same in both directions.
+/// A link with equal properties in both directions.
 #[derive(Clone, Copy, Debug)]
 struct Network {
     kbps: u64,
-    /// One way.
+    /// Delay, one way.
     delay_ms: u64,
 }
 
-/// Who decides where downloads go.
+/// Route of the downloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// All through the hub.
+pub enum DownloadRoute {
+    /// Through the hub.
     Hub,
-    /// All past it, over the networks in turn.
+    /// Past the hub, over the networks in turn.
     Past,
-    /// The rule.
+    /// Selected by the rule.
     Faster,
 }
 
-impl Way {
-    /// All of them.
+impl DownloadRoute {
+    /// Every variant, in order.
     pub const ALL: [Self; 3] = [Self::Hub, Self::Past, Self::Faster];
 
-    /// As `client.toml` calls it.
+    /// Returns the name in `client.toml`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -113,8 +115,8 @@ impl Way {
 }
 
 impl Topology {
-    /// The topology of that number: rates, delays and sizes are evenly spread over their
-    /// logarithms.
+    /// Generates the topology of this number: rates, delays and sizes are log-uniformly
+    /// distributed.
     #[must_use]
     pub fn random(seed: u64, number: u32) -> Self {
         let mut random = Random::new(seed.wrapping_mul(1_000_003) + u64::from(number), "topology");
@@ -133,7 +135,7 @@ impl Topology {
             kbps: between(10_000.0, 200_000.0),
             delay_ms: between(delays.0, delays.1),
         };
-        let further = Further {
+        let secondary = SecondaryHub {
             hub: link((1.0, 40.0)),
             beyond: [link((1.0, 80.0)), link((1.0, 80.0))],
         };
@@ -143,15 +145,15 @@ impl Topology {
             server,
             size,
             seed,
-            further,
+            secondary,
         }
     }
 
-    /// In words, with a fleet.
+    /// Returns a description, with the fleet.
     #[must_use]
     pub fn described_with_fleet(&self) -> String {
         let networks: Vec<_> = self.networks.iter().map(Network::said).collect();
-        let Further { hub, beyond } = &self.further;
+        let SecondaryHub { hub, beyond } = &self.secondary;
         format!(
             "{}; hubs {} and then {}, {} and then {}; {} kB",
             networks.join(", "),
@@ -163,7 +165,7 @@ impl Topology {
         )
     }
 
-    /// In words.
+    /// Returns a description.
     #[must_use]
     pub fn described(&self) -> String {
         let networks: Vec<_> = self.networks.iter().map(Network::said).collect();
@@ -196,14 +198,14 @@ impl Topology {
         Ok(Scenario::parse(&text, Path::new("faster.toml"), &[], none)?)
     }
 
-    /// Downloads for `learn` and then for `measured`; the mean time of those that begin in the
-    /// latter.
+    /// Downloads for `learn` and then for `measured`; returns the mean duration of the downloads
+    /// that start in the latter period.
     ///
     /// # Errors
-    /// When the world cannot be built, the daemons do not come up, or a download breaks.
+    /// When the world cannot be built, the daemons do not become ready, or a download fails.
     pub fn run(
         &self,
-        way: Way,
+        route: DownloadRoute,
         options: &Options,
         (learn, measured): (Duration, Duration),
     ) -> anyhow::Result<Duration> {
@@ -212,23 +214,24 @@ impl Topology {
         let far = Far {
             hub: self.hub.link(),
             server: self.server.link(),
-            further: None,
+            secondary: None,
         };
         world.lengthen(&far, self.seed)?;
-        let directory = options.run_dir.subdirectory(way.name())?;
+        let directory = options.run_dir.subdirectory(route.name())?;
         let rules = format!(
             "[direct]\nportal_check = \"off\"\n[[rule]]\nport = {PORT}\nvia = \"{}\"\n",
-            way.name()
+            route.name()
         );
         let _daemons = Daemons::start(&world, &options.program, &directory, (&scenario, &rules))?;
         let mean = self.measure(&world, (learn, measured));
-        mean.with_context(|| format!("downloads {}", way.name()))
+        mean.with_context(|| format!("downloads {}", route.name()))
     }
 
-    /// The same with two hubs. `store`: the URL of their database, which nobody has used.
+    /// Runs as [`run`](Self::run) with two hubs. `store`: URL of their database, which must be
+    /// unused.
     ///
     /// # Errors
-    /// As for [`run`](Self::run), and where the database refuses.
+    /// As for [`run`](Self::run), and when the database fails.
     pub fn run_with_fleet(
         &self,
         through: Through,
@@ -240,9 +243,9 @@ impl Topology {
         let far = Far {
             hub: self.hub.link(),
             server: self.server.link(),
-            further: Some(far::Further {
-                hub: self.further.hub.link(),
-                beyond: self.further.beyond.map(Network::link),
+            secondary: Some(far::SecondaryHub {
+                hub: self.secondary.hub.link(),
+                beyond: self.secondary.beyond.map(Network::link),
             }),
         };
         world.lengthen(&far, self.seed)?;
@@ -265,7 +268,7 @@ impl Topology {
             is_over.store(true, Ordering::Relaxed);
             let served = server.join();
             served.map_err(|_| anyhow::anyhow!("the server panicked"))??;
-            mean.context("a download broke")
+            mean.context("a download failed")
         })
     }
 
@@ -321,11 +324,13 @@ fn download(size: u64) -> std::io::Result<Duration> {
     }
 }
 
-/// The port of downloads, which the rule names: any will do.
+/// Port of downloads, which the rule names. Source: our choice, any number.
 const PORT: u16 = 9_000;
-/// Between downloads.
+/// Pause between downloads. Source: our choice, longer than the daemon's sampling interval
+/// (`IDLE_INTERVAL` of `core/steer/src/destinations.rs`), so that the daemon sees them as separate
+/// downloads.
 const PAUSE: Duration = Duration::from_millis(300);
-/// No download takes longer.
+/// Time limit of a download. Source: our choice; a download that takes longer has failed.
 const LONGEST: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! A kernel of its own for a program: user-mode Linux, which `scripts/uml` builds and starts.
+//! A separate kernel for a program: user-mode Linux, built and started by `scripts/uml`.
 //!
-//! In there everything is real but the hardware: the kernel, its TCP, its radios, the daemons. Time
-//! passes only when every program waits, so a run computes as if on an endlessly fast machine, and
-//! gives the same result every time. Limitations: one processor, and what a program costs is not
-//! to be seen.
+//! Everything but the hardware is real: the kernel, its TCP, its radios and the daemons. Time
+//! advances only when every program waits, so a run behaves as on an infinitely fast machine and is
+//! reproducible. Limitations: one processor, and the processor time of programs is not measured.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,41 +11,43 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::{process, shutdown};
 
-/// How to start programs under a kernel of their own.
+/// Parameters of a separate kernel.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     script: PathBuf,
-    /// Where all random numbers begin; the same number, the same run.
+    /// Seed of all random numbers; equal seeds give equal runs.
     pub seed: u64,
-    /// Its memory, as `1G`.
+    /// Memory of the kernel, e.g. `1G`.
     pub memory: String,
-    /// A run takes no longer. Units: seconds of real time.
+    /// Time limit of a run. Units: seconds of real time.
     pub time_limit_s: u32,
-    /// How many simulated Wi-Fi cards it has; with access points, beside theirs.
+    /// Number of simulated Wi-Fi cards, in addition to those of `access_points`.
     pub cards: usize,
-    /// Frames of an access category that a card holds before it stops that queue, as drivers do; 0:
-    /// it takes any number, and drops a hundred when two hundred wait. Not with access points.
+    /// Frames of an access category that a card queues before it stops that queue, as drivers do;
+    /// 0: no limit, but a card drops a hundred frames when two hundred wait. Not used with access
+    /// points.
     pub card_queue: usize,
-    /// Access points, each as `scripts/radio-world --ap` has it, with a hub's and a server's place
-    /// behind them.
+    /// Access points, each in the syntax of `scripts/radio-world --ap`, with namespaces for a hub
+    /// and a server behind them.
     pub access_points: Vec<String>,
-    /// What `hawser-lab medium` is told that carries frames between them; `None`: the kernel does.
+    /// Arguments of `hawser-lab medium`, which transfers frames between the access points' cards;
+    /// `None`: the kernel transfers them.
     pub air: Option<String>,
-    /// Whether time passes only when every program waits.
+    /// Set if time advances only when every program waits.
     pub is_virtual: bool,
-    /// Directories in which what the program writes stays; all else that it writes vanishes.
+    /// Directories in which written files are kept; all other written files are discarded.
     pub kept: Vec<PathBuf>,
 }
 
 impl Kernel {
-    /// The kernel of the sources that this program was built in, or that the current directory
-    /// lies in.
+    /// Finds the kernel of the source tree in which this program was built, or of the current
+    /// directory.
     ///
     /// # Errors
-    /// When there are no such sources.
+    /// When there is no such source tree.
     pub fn find() -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("cannot find this program")?;
-        let here = std::env::current_dir().context("there is no current directory")?;
+        let here = std::env::current_dir().context("cannot determine the current directory")?;
         let above = program.ancestors().chain(here.ancestors());
         let script = above.map(|dir| dir.join(SCRIPT)).find(|script| script.is_file());
         let script = script.with_context(|| {
@@ -66,24 +67,23 @@ impl Kernel {
         })
     }
 
-    /// Whether this process is in such a kernel.
+    /// Returns whether this process runs in such a kernel.
     #[must_use]
     pub fn is_here() -> bool {
         std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("User Mode Linux"))
     }
 
-    /// Runs a program in virtual time, with the output of this process as its own; says how it
-    /// ended. A signal that [`shutdown`] has caught ends it.
+    /// Runs a program in virtual time with the standard output of this process; returns its exit
+    /// status. A signal that [`shutdown`] has caught ends it.
     ///
     /// # Errors
-    /// When the kernel could not be run, the time limit was over, or a signal came.
+    /// When the kernel could not be started, the time limit expired, or a signal came.
     pub fn run(&self, program: &Path, arguments: &[impl AsRef<OsStr>]) -> anyhow::Result<ExitStatus> {
         self.start(program, arguments, Stdio::inherit())
             .and_then(|child| self.wait(child))
     }
 
-    /// Runs a program as [`run`](Self::run) does; says how it ended, and what it wrote to its
-    /// standard output.
+    /// Runs a program as [`run`](Self::run) does; returns its exit status and its standard output.
     ///
     /// # Errors
     /// As for [`run`](Self::run).
@@ -93,11 +93,13 @@ impl Kernel {
         arguments: &[impl AsRef<OsStr>],
     ) -> anyhow::Result<(ExitStatus, String)> {
         let mut child = self.start(program, arguments, Stdio::piped())?;
-        let stdout = child.stdout.take().context("its output is not piped")?;
+        let stdout = child.stdout.take().context("the kernel's output is not a pipe")?;
         let reader = std::thread::spawn(move || std::io::read_to_string(stdout));
         let status = self.wait(child)?;
-        let said = reader.join().map_err(|_| anyhow!("the reader panicked"))?;
-        Ok((status, said.context("what it says cannot be read")?))
+        let said = reader
+            .join()
+            .map_err(|_| anyhow!("the thread that reads the kernel's output panicked"))?;
+        Ok((status, said.context("cannot read the kernel's output")?))
     }
 
     fn start(&self, program: &Path, arguments: &[impl AsRef<OsStr>], stdout: Stdio) -> anyhow::Result<Child> {
@@ -161,25 +163,26 @@ impl Kernel {
                 process::terminate(child.id());
                 is_told = true;
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(RETRY_INTERVAL);
         };
         match status.code() {
             _ if is_told => bail!("interrupted"),
-            Some(TIME_IS_OVER) => bail!("the run was not over after {} s", self.time_limit_s),
-            Some(NO_KERNEL) | None => bail!("the kernel could not be run ({status})"),
+            Some(TIME_IS_OVER) => bail!("the run did not end within {} s", self.time_limit_s),
+            Some(NO_KERNEL) | None => bail!("the test kernel could not be started ({status})"),
             Some(_) => Ok(status),
         }
     }
 }
 
 const SCRIPT: &str = "scripts/uml";
-/// The environment's name of the program that is the air between access points.
+/// Environment variable of the program that is the medium between access points.
 const MEDIUM: &str = "HAWSER_LAB";
-/// What the script ends with when the time limit was over.
+/// Exit code of the script when the time limit expires. Source: timeout(1).
 const TIME_IS_OVER: i32 = 124;
-/// What the script ends with when it could not run the program.
+/// Exit code of the script when it cannot run the program. Source: timeout(1), for errors of its
+/// own.
 const NO_KERNEL: i32 = 125;
-const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(20);
+const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,8 @@
 //! Scenarios on real packets: the kernel's own TCP and UDP, real daemons, emulated networks.
 //!
-//! A run builds four network namespaces, joined as below, lets the workloads of a scenario run
-//! between client and server, and reports what arrived. Nothing has a name outside the process:
-//! namespaces, devices and rules vanish with it, however it ends, and so do the daemons that it
-//! starts.
+//! A run builds four network namespaces, joined as below, runs the workloads of a scenario between
+//! client and server, and reports the results. Nothing has a name outside the process: namespaces,
+//! devices, rules and daemons disappear when the process ends, however it ends.
 //!
 //! ```text
 //!   client ==(network 1)==\
@@ -11,12 +10,11 @@
 //!          ==(network n)==/     \---- server   203.0.113.2
 //! ```
 //!
-//! Behind a repeater, `client` is its joining box, and the applications run one hop further away.
+//! With a repeater, `client` is its joining box, and the applications run one hop behind it.
 //!
 //! Scope: every network is a TUN device at each end with `hawser-netem` links between them, or a
-//! veth pair when it is not emulated. Limitations: no Ethernet below IP (no ARP, no Wi-Fi), one
-//! client, and everything shares the processors of one machine, so a rate that the machine cannot
-//! carry is measured as what it can.
+//! veth pair if it is not emulated. Limitations: no Ethernet below IP (no ARP, no Wi-Fi), one
+//! client, and all parts share the processors of one machine, which may limit the measured rate.
 #![forbid(unsafe_code)]
 
 mod arm;
@@ -52,20 +50,22 @@ pub use run_dir::RunDir;
 pub use tool::{LeftOut, Tool, ToolError};
 pub use workload::http::serve as serve_http;
 
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::Context;
+use hawser_netem::capture::MAX_FILE;
 use hawser_netem::scenario::{Scenario, ScenarioError};
 
-/// Readies this process to run scenarios: signals end a run in good order, and without root it
+/// Prepares this process for scenarios: signals end a run cleanly, and without root the process
 /// becomes root of a user namespace of its own.
 ///
 /// Must be called while the process has one thread.
 ///
 /// # Errors
-/// Where neither root nor user namespaces are to be had.
+/// When neither root nor user namespaces are available.
 pub fn prepare_process() -> anyhow::Result<()> {
-    hawser_linux::shutdown::catch_signals().context("cannot catch signals")?;
+    hawser_linux::shutdown::catch_signals().context("cannot install signal handlers")?;
     if !hawser_linux::netns::is_root() {
         hawser_linux::netns::become_root_of_user_namespace()
             .context("the lab needs root, or a system that permits user namespaces")?;
@@ -73,24 +73,38 @@ pub fn prepare_process() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns why this process cannot make TUN interfaces, which every tunnel needs.
+/// Checks that this process can create TUN interfaces, which every tunnel needs.
 ///
 /// # Errors
-/// The device is missing, as in most containers, or its mode keeps this user from opening it.
+/// When the device is missing, as in most containers, or its mode denies access to this user.
 pub fn check_tun() -> anyhow::Result<()> {
     let device = "/dev/net/tun";
     let opened = std::fs::File::options().read(true).write(true).open(device);
     opened.map(drop).with_context(|| format!("cannot open {device}"))
 }
 
-/// Reads a scenario and the traces it names, with `field=value` replacements.
+/// Reads a scenario and the files that it names, with `field=value` replacements.
 ///
 /// # Errors
-/// [`ScenarioError`], which says file, line and remedy.
+/// [`ScenarioError`] with file, line and remedy.
 pub fn read_scenario(path: &Path, settings: &[String]) -> Result<Scenario, ScenarioError> {
     let text = std::fs::read_to_string(path).map_err(|error| ScenarioError::Read {
         path: path.to_owned(),
         reason: error.to_string(),
     })?;
-    Scenario::parse(&text, path, settings, &mut |path| std::fs::read_to_string(path))
+    Scenario::parse(&text, path, settings, &mut read_file)
+}
+
+/// Reads a file that a scenario names, of at most [`MAX_FILE`] bytes.
+///
+/// # Errors
+/// When the file cannot be read, or is larger.
+pub fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut file = std::fs::File::open(path)?.take(MAX_FILE + 1);
+    if file.read_to_end(&mut bytes)? as u64 > MAX_FILE {
+        let problem = format!("it is larger than {} MiB", MAX_FILE >> 20);
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(bytes)
 }

@@ -1,7 +1,7 @@
-//! A scenario's networks, daemons and server, kept running for a person.
+//! A scenario's networks, daemons and server, kept running for interactive use.
 //!
-//! It starts with everything up. Steady state: orders change links and devices as the events of a
-//! scenario do; workloads are the person's own. It ends when the value is dropped; namespaces and
+//! It starts with all parts running. Steady state: orders change links and devices as a scenario's
+//! events do; the user runs the workloads. It ends when the value is dropped; namespaces and
 //! daemons end with the process in any case.
 
 use std::ffi::OsStr;
@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::arm::{Options, check_in_lab, start_daemons};
 use crate::daemons::Daemons;
 use crate::on_air::OnAir;
+use crate::read_file;
 use crate::workload::http;
 use crate::world::{SERVER, World};
 
@@ -36,7 +37,7 @@ pub struct Live {
     states: Vec<State>,
     /// Orders of each network since the start.
     orders: Vec<Vec<String>>,
-    /// Why a daemon has ended, once one has.
+    /// Reason why the first daemon ended, if one has.
     trouble: Option<String>,
     options: Options,
     // Dropped in this order: daemons and servers before the devices that they use.
@@ -62,17 +63,17 @@ pub enum Role {
 /// State of a laboratory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LiveStatus {
-    /// The scenario's.
+    /// Name of the scenario.
     pub scenario: String,
-    /// Carrier of the traffic, as `via` in a scenario.
+    /// System that transfers the traffic, as `via` in a scenario.
     pub via: String,
-    /// The process that keeps it.
+    /// Process that keeps the laboratory.
     pub pid: u32,
-    /// Time since everything was up.
+    /// Time since the end of the start-up. Units: seconds.
     pub up_s: f64,
     /// Address of the server.
     pub server: String,
-    /// Page of the server that has as many bytes as its name says.
+    /// URL of a page whose size in bytes is its name.
     pub download: String,
     /// Port of `iperf3 -s` on the server; `None` where `iperf3` is not installed.
     pub iperf3_port: Option<u16>,
@@ -80,11 +81,11 @@ pub struct LiveStatus {
     pub logs: Vec<(String, PathBuf)>,
     /// Run directory of the client's daemon, for `hawser status --run-dir`; `None` without one.
     pub client_run_dir: Option<PathBuf>,
-    /// Why a daemon has ended, if one has.
+    /// Reason why the first daemon ended, if one has.
     pub trouble: Option<String>,
     /// Paths of the namespaces of client, hub, server and net, for `nsenter --net=`.
     pub namespaces: Vec<(Role, String)>,
-    /// The networks in the scenario's order.
+    /// Networks, in the scenario's order.
     pub networks: Vec<LiveNetwork>,
     /// The scenario's events, which `live event` triggers by number, from 1.
     pub events: Vec<String>,
@@ -108,13 +109,14 @@ pub struct LiveNetwork {
 }
 
 impl Live {
-    /// Builds the networks and starts daemons and servers; returns when traffic passes.
-    /// `on_step` hears what is being done.
+    /// Builds the networks and starts daemons and servers; returns when they forward traffic.
+    /// `on_step` receives a description of each step.
     ///
-    /// Must be called on a thread that lives as long as this value: the daemons die with it.
+    /// Must be called on a thread that lives as long as this value; the daemons end with the
+    /// thread.
     ///
     /// # Errors
-    /// The lab cannot be built, a daemon does not start, or a signal asked to stop.
+    /// When the lab cannot be built, a daemon does not start, or a signal interrupts.
     pub fn start(
         scenario: Scenario,
         via: Via,
@@ -151,10 +153,10 @@ impl Live {
         Ok(live)
     }
 
-    /// Changes a network as an event of a scenario does; nothing changes when the order is refused.
+    /// Changes a network as an event of a scenario does; a refused order changes nothing.
     ///
     /// # Errors
-    /// What is wrong with the order, in one line, or that the kernel refused.
+    /// Description of an invalid order in one line, or the kernel's error.
     pub fn order(
         &mut self,
         network: &str,
@@ -163,30 +165,29 @@ impl Live {
     ) -> anyhow::Result<()> {
         let event = self
             .scenario
-            .order(network, direction, settings, &mut |path| {
-                std::fs::read_to_string(path)
-            })
+            .order(network, direction, settings, &mut read_file)
             .map_err(anyhow::Error::msg)?;
         let only = direction.map_or(String::new(), |direction| format!("{direction}: "));
         self.apply(&event, format!("{only}{}", settings.join(" ")))
     }
 
-    /// Triggers event `number` of the scenario, counted from 1, in order of time.
+    /// Triggers event `number` of the scenario, counted from 1 in order of time.
     ///
     /// # Errors
-    /// There is no such event, or the kernel refused.
+    /// When there is no such event, or the kernel refuses the change.
     pub fn trigger(&mut self, number: usize) -> anyhow::Result<()> {
         let count = self.scenario.events.len();
         ensure!(count > 0, "the scenario has no [[event]]; write `set` instead");
         let event = number
             .checked_sub(1)
             .and_then(|index| self.scenario.events.get(index));
-        let event = event.with_context(|| format!("there is no event {number}; write 1 to {count}"))?;
+        let event =
+            event.with_context(|| format!("there is no event {number}: give a number from 1 to {count}"))?;
         let event = event.clone();
         self.apply(&event, format!("event {number}"))
     }
 
-    /// Returns the time of event `index`, counted from 0; `None` behind the last one.
+    /// Returns the time of event `index`, counted from 0; `None` after the last one.
     #[must_use]
     pub fn due(&self, index: usize) -> Option<Duration> {
         self.scenario.events.get(index).map(|event| event.at)
@@ -207,7 +208,7 @@ impl Live {
         self.orders[event.network].push(order);
     }
 
-    /// Returns why a daemon has ended, once for the first one.
+    /// Returns the reason why a daemon has ended, once and for the first daemon only.
     pub fn check(&mut self) -> Option<String> {
         if self.trouble.is_some() {
             return None;
@@ -217,13 +218,13 @@ impl Live {
         self.trouble.clone()
     }
 
-    /// Time since everything was up.
+    /// Returns the time since the end of the start-up.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         clock::now().since(self.started)
     }
 
-    /// Returns a command that will run in a namespace.
+    /// Returns a command that runs in a namespace.
     #[must_use]
     pub fn command(&self, role: Role, program: impl AsRef<OsStr>) -> Command {
         self.namespace(role).command(program)
@@ -241,7 +242,7 @@ impl Live {
     /// Returns the present state.
     ///
     /// # Errors
-    /// The kernel's counters cannot be read.
+    /// When the kernel's counters cannot be read.
     pub fn status(&self) -> anyhow::Result<LiveStatus> {
         let daemons = self.daemons.as_ref();
         let roles = [Role::Client, Role::Hub, Role::Server, Role::Net];
@@ -266,22 +267,22 @@ impl Live {
     }
 
     fn networks(&self) -> anyhow::Result<Vec<LiveNetwork>> {
-        let carried = self.world.carried()?;
+        let traffic = self.world.traffic()?;
         let names = self.scenario.networks.iter().map(|network| network.name.clone());
         let states = self.states.iter().zip(&self.orders);
-        let all = names.zip(states).zip(carried);
-        let network = |((name, (state, orders)), carried): (
+        let all = names.zip(states).zip(traffic);
+        let network = |((name, (state, orders)), traffic): (
             (String, (&State, &Vec<String>)),
-            crate::report::Carried,
+            crate::report::NetworkTraffic,
         )| {
-            let Traffic { bytes, lost, .. } = carried.down;
+            let Traffic { bytes, lost, .. } = traffic.down;
             LiveNetwork {
                 name,
                 state: state_name(*state).to_owned(),
                 orders: orders.clone(),
                 down_bytes: bytes,
-                up_bytes: carried.up.bytes,
-                lost: lost + carried.up.lost,
+                up_bytes: traffic.up.bytes,
+                lost: lost + traffic.up.lost,
             }
         };
         Ok(all.map(network).collect())
@@ -294,7 +295,7 @@ impl Live {
             Some(Direction::Down) => " down",
             Some(Direction::Up) => " up",
         };
-        let change = match (event.change.state, event.beside.flush_nat) {
+        let change = match (event.change.state, event.network_change.flush_nat) {
             (Some(state), _) => state_name(state),
             (None, true) => "nat-flush",
             (None, false) => "fields change",
@@ -303,7 +304,7 @@ impl Live {
         format!("{number}: at {at} s, {network}{direction}: {change}")
     }
 
-    /// The program whose daemons run, and where their files are.
+    /// Returns the daemons' program and the directory of their files.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
@@ -319,7 +320,7 @@ fn state_name(state: State) -> &'static str {
     }
 }
 
-/// Whom a person's programs can talk to.
+/// Servers for the user's programs.
 #[derive(Debug)]
 struct Servers {
     is_over: Arc<AtomicBool>,
@@ -345,7 +346,7 @@ impl Servers {
         Ok(Self {
             is_over,
             http: Some(http),
-            // It is not everywhere; the page is.
+            // iperf3 may be missing; the page is always available.
             iperf3: quiet.spawn().ok(),
         })
     }

@@ -1,8 +1,8 @@
-//! The air between the kernel's simulated cards: `hawser-netem`'s medium, which the frames of real
-//! 802.11 stacks cross.
+//! The medium between the kernel's simulated cards: that of `hawser-netem`, for the frames of real
+//! 802.11 stacks.
 //!
-//! It starts with taking the kernel's own medium over, and goes on until it is asked to stop. Meant
-//! for virtual time: in real time a frame is late by what this machine takes for it.
+//! It starts by replacing the kernel's own medium, and runs until it is asked to stop. Meant for
+//! virtual time: in real time, the processing time of this machine delays every frame.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -16,32 +16,32 @@ use hawser_netem::air::phy::PhyRate;
 use hawser_netem::air::{Address, FrameMedium, MediumConfig, MediumEvent, StackFrame};
 use hawser_units::{Duration, Instant};
 
-/// A medium in place of the kernel's own.
+/// A medium that replaces the kernel's own.
 #[derive(Debug)]
 pub struct Medium {
     cards: Cards,
     air: FrameMedium,
-    /// Whose frame is asked about, and where that was, by number.
+    /// Frames whose acceptance is pending, with their receivers, by number.
     asked: BTreeMap<u32, (Address, u32)>,
     last: u32,
     counters: MediumCounters,
 }
 
-/// What has crossed a medium.
+/// Counters of a medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MediumCounters {
-    /// Frames of cards.
+    /// Frames sent by cards.
     pub frames: u64,
-    /// Attempts that the medium made with them.
+    /// Transmission attempts of these frames.
     pub attempts: u64,
-    /// Frames that no acknowledgement came for.
+    /// Frames that were not acknowledged.
     pub given_up: u64,
-    /// Frames that found a full queue.
+    /// Frames dropped because a queue was full.
     pub refused: u64,
 }
 
 impl Medium {
-    /// Takes the medium of this kernel's cards over.
+    /// Replaces the medium of this kernel's cards.
     ///
     /// # Errors
     /// When there are no such cards, or the kernel refuses.
@@ -58,7 +58,7 @@ impl Medium {
         })
     }
 
-    /// Carries frames until it is over, or a signal asks to stop; says what has crossed it.
+    /// Transfers frames until `is_over` is set or a signal asks to stop; returns the counters.
     ///
     /// # Errors
     /// When the kernel's socket fails.
@@ -68,14 +68,14 @@ impl Medium {
             let told = self
                 .cards
                 .receive()
-                .context("frames were lost on their way here")?;
+                .context("frames of the simulated cards were lost before they were received")?;
             let now = clock::now();
             let is_drained = told.is_empty();
             for one in told {
                 self.handle(one, now);
             }
             self.air.handle_timeout(now);
-            self.tell_cards()?;
+            self.deliver_to_cards()?;
             if is_drained {
                 let wait = self
                     .air
@@ -118,7 +118,7 @@ impl Medium {
         }
     }
 
-    fn tell_cards(&mut self) -> anyhow::Result<()> {
+    fn deliver_to_cards(&mut self) -> anyhow::Result<()> {
         while let Some(event) = self.air.poll_event() {
             match event {
                 MediumEvent::Read {
@@ -158,14 +158,14 @@ impl Medium {
     }
 
     fn ask(&mut self, radio: Address, frequency: u32) -> u32 {
-        // 0 is no number.
+        // 0 is not a valid number.
         self.last = self.last.wrapping_add(1).max(1);
         self.asked.insert(self.last, (radio, frequency));
         self.last
     }
 }
 
-/// The place among the kernel's rates that says most nearly how fast a frame was.
+/// Returns the index of the kernel's rate that is closest to a frame's rate.
 fn legacy(rate: PhyRate) -> usize {
     let wanted = rate.as_bps() / 100_000;
     let is_slow = matches!(rate, PhyRate::Dsss(_));
@@ -177,7 +177,7 @@ fn legacy(rate: PhyRate) -> usize {
     not_faster.unwrap_or(of_its_kind.start)
 }
 
-/// How long a signal to stop may wait.
+/// Maximum reaction time to a signal. Source: our choice, not noticeable at the end of a run.
 const LONGEST: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

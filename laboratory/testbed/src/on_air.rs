@@ -1,8 +1,8 @@
-//! What an evaluation of a paper says of the air beyond its scenario: what cards are like, who
-//! hears whom, and who else downloads.
+//! Properties of 802.11 links that a scenario does not state: cards, signals between them, and
+//! other clients.
 //!
-//! Guests are clients of their own, each with one station on the access point of a network, and
-//! without Hawser. A workload of the scenario that is a guest's runs there.
+//! Guests are separate clients without Hawser, each with one station on the access point of a
+//! network. A guest runs the workload of the scenario that is assigned to it.
 
 use std::collections::BTreeMap;
 
@@ -12,80 +12,79 @@ use hawser_units::Duration;
 
 use crate::cards::{self, card_address};
 
-/// What a scenario leaves open.
+/// Settings in addition to a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct OnAir {
-    /// What the cards of each network are like, in the networks' order, in place of what follows
-    /// from `wifi`.
+    /// Properties of each network's cards, in the networks' order; they replace those derived from
+    /// `wifi`.
     pub cards: Vec<StationConfig>,
-    /// How access points receive each other; `None`: well.
+    /// Signal between access points; `None`: a good one.
     pub between: Option<Signal>,
-    /// How access points receive the client; `None`: as it receives them.
+    /// Signal of the client at access points; `None`: that of the access points at the client.
     pub back: Option<Signal>,
-    /// By the index of the workload that is theirs.
+    /// Guests by the index of their workload.
     pub guests: BTreeMap<usize, Guest>,
-    /// Clients one hop behind the stations of the networks.
+    /// Clients behind the box with the networks' stations.
     pub clients: Option<Clients>,
-    /// Whoever else is there.
+    /// Additional stations without a stack.
     pub strangers: Vec<Stranger>,
-    /// Of the cable to the server, one way.
+    /// Delay of the wire to the server, one way.
     pub wire: Duration,
-    /// Channels of which each is noise on the other. Units: MHz.
+    /// Pairs of channels that are noise to each other. Units: MHz.
     pub overlaps: Vec<(u32, u32)>,
-    /// Whose rules say which channels there are; `None`: a country's with access points on both
-    /// bands.
+    /// Regulatory domain; `None`: one that permits access points on both bands.
     pub country: Option<&'static str>,
-    /// Where the control sockets of hostapd are; `None`: it has none.
+    /// Directory of hostapd's control sockets; `None`: no control sockets.
     pub hostapd: Option<&'static str>,
-    /// Without Hawser, over one network: the network that packets to the client take in turn with
-    /// it, whatever waits there, by the kernel's own routes.
+    /// Network that packets to the client use in turn with the scenario's single network, by the
+    /// kernel's own routes and without Hawser.
     pub in_turn_with: Option<usize>,
-    /// What the access point's box of a repeater is told on its command line beside the rest.
+    /// Further arguments of the access point's box of a repeater.
     pub arguments: Vec<&'static str>,
-    /// The same of the joining box.
+    /// Further arguments of the joining box of a repeater.
     pub joining: Vec<&'static str>,
-    /// What it is asked while the workloads run.
+    /// Commands that are run during the workloads.
     pub asked: Vec<Asked>,
 }
 
-/// A command that is given on the access point's box of a repeater. What it prints is in the run's
-/// directory, as `asked-0` and so on.
+/// A command that runs on the access point's box of a repeater. Its output is stored in the run's
+/// directory, in `asked-0` and so on.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// After the workloads' start.
+    /// Time since the start of the workloads.
     pub at: Duration,
-    /// The words after `hawser`.
+    /// Arguments of `hawser`.
     pub words: Vec<&'static str>,
 }
 
-/// Clients of a repeater: the box with the networks' stations is their access point, by the card of
-/// one of them. The first is where the applications run; of the others, each has the workload of
-/// its number.
+/// Clients of a repeater: the box with the networks' stations is their access point, on the card of
+/// one of them. The first client runs the applications; each other client runs the workload of its
+/// number.
 #[derive(Clone, Debug)]
 pub struct Clients {
-    /// How many.
+    /// Number of clients.
     pub count: usize,
-    /// Whose card and channel they are on, by index.
+    /// Network whose card and channel the clients share, by index.
     pub network: usize,
-    /// What their cards are like, and that one.
+    /// Properties of the clients' cards and of that card.
     pub card: StationConfig,
-    /// How they and that card receive each other.
+    /// Signal between the clients and that card.
     pub signal: Signal,
-    /// How they and that network's access point receive each other.
+    /// Signal between the clients and that network's access point.
     pub far: Signal,
 }
 
-/// Another client.
+/// Another client, a guest.
 #[derive(Clone, Debug)]
 pub struct Guest {
-    /// Whose access point it uses, by index.
+    /// Network whose access point the guest uses, by index.
     pub network: usize,
-    /// How it and the access point of each network receive each other.
+    /// Signal between the guest and the access point of each network.
     pub signals: Vec<Signal>,
 }
 
 impl OnAir {
-    /// How many simulated cards a scenario with this needs.
+    /// Returns the number of simulated cards that a scenario with these settings needs.
     #[must_use]
     pub fn cards_wanted(&self, scenario: &Scenario) -> usize {
         cards::cards_wanted(scenario)
@@ -93,8 +92,8 @@ impl OnAir {
             + self.clients.as_ref().map_or(0, |clients| clients.count)
     }
 
-    /// Says to a medium what the scenario did not. `pairs`: the access point's and the client's
-    /// card of each network.
+    /// Sets the medium's properties that the scenario does not state. `pairs`: the cards of access
+    /// point and client, by network.
     pub(crate) fn refine(&self, config: &mut MediumConfig, pairs: &[[Address; 2]]) {
         for (pair, card) in pairs.iter().zip(&self.cards) {
             config
@@ -106,7 +105,7 @@ impl OnAir {
             clients.refine(config, pairs);
             return;
         }
-        // One client: each of its cards is where the others are.
+        // All cards of the client are at one position.
         let own = config.signals.clone();
         for (from, [access_point, _]) in pairs.iter().enumerate() {
             for (to, [other, station]) in pairs.iter().enumerate().filter(|(to, _)| *to != from) {
@@ -155,7 +154,7 @@ impl Clients {
     }
 }
 
-/// Guests' and clients' cards come after those of the networks.
+/// The cards of guests and clients follow those of the networks.
 fn guest_address(networks: usize, number: usize) -> Address {
     card_address(2 * networks + number)
 }

@@ -1,13 +1,12 @@
-//! Threads that carry real packets through emulated links.
+//! Threads that transfer real packets through emulated links.
 //!
-//! One thread per direction of a network reads packets from the device at one end, lets a [`Link`]
-//! decide, and writes them to the device at the other end when their time has come. It starts with
-//! the run and ends when its handle is dropped.
+//! One thread per direction of a network reads packets from the device at one end, passes them to a
+//! [`Link`], and writes each to the device at the other end when it is due. It starts with the run
+//! and ends when its handle is dropped.
 //!
-//! Both devices have segmentation offload, as network cards do: what the kernel hands over in one
-//! piece is cut into the packets that a wire would carry, each of which the link queues, delays or
-//! loses by itself; packets of one flow that come out in the same instant are handed to the kernel
-//! as one.
+//! Both devices have segmentation offload, as network cards do: a large packet of the kernel is
+//! segmented into the packets of a wire, each of which the link queues, delays or drops separately;
+//! packets of one flow that are delivered in the same instant are joined for the kernel.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -40,7 +39,7 @@ struct Shared {
     counters: SharedCounters,
 }
 
-/// The counters of the link, for whoever looks from another thread.
+/// Counters of the link, readable from other threads.
 #[derive(Debug, Default)]
 struct SharedCounters {
     bytes: AtomicU64,
@@ -54,8 +53,8 @@ struct SharedCounters {
 struct Packet {
     bytes: Box<[u8; MTU]>,
     len: usize,
-    /// Its transport checksum covers only the pseudo-header: the kernel left the rest to the
-    /// device.
+    /// Set if the transport checksum covers only the pseudo-header, because the kernel left the
+    /// rest to the device.
     is_partial: bool,
 }
 
@@ -74,8 +73,8 @@ impl Packet {
 }
 
 impl Pump {
-    /// Starts to carry packets from one device to the other. `remotes`: its own and that of the
-    /// opposite direction, which stops when this one hangs.
+    /// Starts to transfer packets from one device to the other. `remotes`: the pump's own, and that
+    /// of the opposite direction, which stops when this one hangs.
     pub(crate) fn start(
         name: &str,
         (from, to): (Arc<Tun>, Arc<Tun>),
@@ -86,13 +85,13 @@ impl Pump {
         let [Remote(shared), opposite] = remotes;
         let shared = Arc::clone(shared);
         let worker = Worker {
-            coalescer: Coalescer::new(Format::Ip, to.takes_joined_udp()),
+            coalescer: Coalescer::new(Format::Ip, to.takes_coalesced_udp()),
             from,
             to,
             link: Link::new(config, seed, clock::now()),
             pool: Vec::new(),
             scratch: vec![0; READ_LEN],
-            due: Vec::with_capacity(MOST_DUE),
+            due: Vec::with_capacity(MAX_DUE),
             shared: Arc::clone(&shared),
             opposite: opposite.clone(),
         };
@@ -105,7 +104,7 @@ impl Pump {
         })
     }
 
-    /// Reaches the link from another thread.
+    /// Returns the control of the link.
     pub(crate) fn remote(&self) -> Remote {
         Remote(Arc::clone(&self.shared))
     }
@@ -120,12 +119,12 @@ impl Pump {
     }
 }
 
-/// What reaches the link of a [`Pump`].
+/// Control of the link of a [`Pump`].
 #[derive(Clone, Debug)]
 pub(crate) struct Remote(Arc<Shared>);
 
 impl Remote {
-    /// Returns what reaches a link that [`Pump::start`] is about to start.
+    /// Creates the control of a link for [`Pump::start`].
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(Shared {
             wake: Waker::new()?,
@@ -173,9 +172,9 @@ struct Worker {
     to: Arc<Tun>,
     link: Link<Packet>,
     pool: Vec<Packet>,
-    /// What one read may bring.
+    /// Buffer of one read.
     scratch: Vec<u8>,
-    /// Packets whose time has come, not yet written.
+    /// Due packets that are not yet written.
     due: Vec<Packet>,
     coalescer: Coalescer,
     shared: Arc<Shared>,
@@ -195,11 +194,11 @@ impl Worker {
         }
     }
 
-    /// Reads a batch; says whether the device had no more.
+    /// Reads a batch; returns whether the device had no more packets.
     fn take_in(&mut self) -> bool {
         let now = clock::now();
         for _ in 0..BATCH {
-            // Any error means that there is no packet: the device is down.
+            // Any error means that there is no packet, because the device is down.
             let Ok(Some(len)) = self.from.read(&mut self.scratch) else {
                 return true;
             };
@@ -208,7 +207,7 @@ impl Worker {
         false
     }
 
-    /// Hands the packets of one read to the link.
+    /// Passes the packets of one read to the link.
     fn cut(&mut self, len: usize, now: Instant) {
         let Some((virtio, packet)) = self.scratch[..len].split_first_chunk::<VIRTIO_LEN>() else {
             return;
@@ -242,7 +241,7 @@ impl Worker {
     fn give_out(&mut self) {
         let now = clock::now();
         loop {
-            while self.due.len() < MOST_DUE
+            while self.due.len() < MAX_DUE
                 && let Some(packet) = self.link.poll_transmit(now)
             {
                 self.due.push(packet);
@@ -250,7 +249,7 @@ impl Worker {
             if self.due.is_empty() {
                 break;
             }
-            write_joined(&self.to, &mut self.coalescer, &self.due);
+            write_coalesced(&self.to, &mut self.coalescer, &self.due);
             self.pool.append(&mut self.due);
         }
         while let Some(packet) = self.link.poll_lost() {
@@ -291,8 +290,8 @@ impl Worker {
     }
 }
 
-/// Applies the middlebox's verdict on a packet that came in at the device `from`; returns whether
-/// the link may take the packet.
+/// Applies the middlebox's verdict on a packet from the device `from`; returns whether the link may
+/// accept the packet.
 fn pass(
     link: &mut Link<Packet>,
     packet: &mut Packet,
@@ -312,11 +311,11 @@ fn pass(
         }
         Verdict::Drop => false,
         Verdict::TooBig(mtu) => {
-            // A packet that may be fragmented gets no answer (RFC 1191 section 4).
+            // A packet that may be fragmented gets no ICMP message (RFC 1191 section 4).
             if is_unfragmentable(packet.as_bytes())
                 && let Some(answer) = icmp::too_large(packet.as_bytes(), mtu)
             {
-                // A device that is down takes nothing.
+                // A device that is down accepts no packets.
                 let _ = from.write(&[IoSlice::new(&[0; VIRTIO_LEN]), IoSlice::new(&answer)]);
             }
             false
@@ -331,7 +330,7 @@ fn pass(
     }
 }
 
-/// Fields that a middlebox reads; of what is no IP packet, its length.
+/// Returns the fields that a middlebox reads; only the length if this is no IP packet.
 fn header_of(packet: &[u8]) -> Header {
     let summary = inner::parse(packet);
     let codepoint = |ecn| match ecn {
@@ -356,9 +355,9 @@ fn is_unfragmentable(packet: &[u8]) -> bool {
     !is_v4 || packet.get(6).is_some_and(|flags| flags & DONT_FRAGMENT != 0)
 }
 
-/// Writes packets in order, those that follow each other in one flow with one call.
-fn write_joined(device: &Tun, coalescer: &mut Coalescer, packets: &[Packet]) {
-    let mut pieces: [&[u8]; MOST_DUE] = [&[]; MOST_DUE];
+/// Writes packets in order; consecutive packets of one flow share a call.
+fn write_coalesced(device: &Tun, coalescer: &mut Coalescer, packets: &[Packet]) {
+    let mut pieces: [&[u8]; MAX_DUE] = [&[]; MAX_DUE];
     let mut count = 0;
     for packet in packets {
         loop {
@@ -382,23 +381,27 @@ fn write_pieces(device: &Tun, coalescer: &mut Coalescer, pieces: &[&[u8]]) {
     let Some((virtio, headers)) = coalescer.finish() else {
         return;
     };
-    let mut slices = [IoSlice::new(&[]); MOST_DUE + 2];
+    let mut slices = [IoSlice::new(&[]); MAX_DUE + 2];
     slices[0] = IoSlice::new(&virtio);
     slices[1] = IoSlice::new(headers);
     for (slice, piece) in slices[2..].iter_mut().zip(pieces) {
         *slice = IoSlice::new(piece);
     }
-    // A device that is down refuses: the packets are lost, as on a wire that is cut at that end.
+    // A device that is down refuses the packets: they are lost, as on a cut cable.
     let _ = device.write(&slices[..pieces.len() + 2]);
 }
 
-/// Larger than any packet of the devices, whose MTU is 1500.
+/// Size of a buffer, larger than any packet of the devices, whose MTU is 1500. Source: 1,500 bytes
+/// (RFC 894), with the header of the device, rounded up.
 const MTU: usize = 1536;
-/// How many reads are made before packets that are due are written.
+/// Maximum number of reads before due packets are written. Source: our choice; more delay due
+/// packets, fewer cost a look at the clock for each packet.
 const BATCH: usize = 16;
-/// How many packets are joined at most: 64 KB of full ones.
-const MOST_DUE: usize = 45;
-/// A thread that sleeps less gets nothing else done: at 1 Gbit/s a packet is due every 12 us.
+/// Maximum number of joined packets. Source: 64 KB of segments of 1,448 bytes.
+const MAX_DUE: usize = 45;
+/// Minimum sleep of a thread; shorter ones would use the whole processor: at 1 Gbit/s a packet is
+/// due every 12 us. Source: our choice; half of it uses a whole processor, twice of it delays
+/// packets by as much.
 const GRAIN: Duration = Duration::from_micros(50);
 
 #[cfg(test)]

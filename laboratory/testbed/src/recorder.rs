@@ -1,4 +1,4 @@
-//! What was delivered, and when.
+//! Delivered bytes over time.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hawser_netem::report::{BIN, GAP_WORTH_KEEPING, Gap};
 use hawser_units::{Duration, Instant};
 
-/// The bytes that reach the receiver of one workload, in bins, with the pauses between them.
+/// Bytes delivered to the receiver of one workload, in bins, and the pauses between deliveries.
 ///
-/// Many threads may record at once. Cost: three atomic operations a record.
+/// Several threads may record concurrently. Cost: three atomic operations per record.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     start: Instant,
@@ -30,7 +30,7 @@ impl Recorder {
         }
     }
 
-    /// Adds `bytes` delivered at `now`; nothing once the time is over.
+    /// Adds `bytes` delivered at `now`; ignores them after the end of the run.
     pub(crate) fn record(&self, now: Instant, bytes: u64) {
         let bin = now.since(self.start).as_nanos() / BIN.as_nanos();
         let Some(bin) = usize::try_from(bin).ok().and_then(|bin| self.bins.get(bin)) else {
@@ -43,7 +43,7 @@ impl Recorder {
         }
     }
 
-    /// The bytes so far.
+    /// Returns the bytes so far.
     pub(crate) fn total(&self) -> u64 {
         self.bins.iter().map(|bin| bin.load(Ordering::Relaxed)).sum()
     }
@@ -52,7 +52,7 @@ impl Recorder {
         self.bins.iter().map(|bin| bin.load(Ordering::Relaxed)).collect()
     }
 
-    /// The pauses, the one that lasts until the end included.
+    /// Returns the pauses, including one that lasts until the end.
     pub(crate) fn gaps(&self) -> Vec<Gap> {
         let mut gaps = self.lock().clone();
         let last = Instant::from_nanos(self.last.load(Ordering::Relaxed));
@@ -64,7 +64,7 @@ impl Recorder {
         gaps
     }
 
-    /// Declares that nothing more is expected: silence from here on is no gap.
+    /// Marks the end of the expected data: a pause from here on is not a gap.
     pub(crate) fn finish(&self) {
         self.last.store(0, Ordering::Relaxed);
     }

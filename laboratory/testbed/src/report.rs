@@ -1,3 +1,3 @@
-//! What a run found, as JSON and as text: the same as the simulator's.
+//! Results of a run, as JSON and as text: the same as the simulator's.
 
 pub use hawser_netem::report::*;

@@ -1,4 +1,4 @@
-//! Where one process keeps its files: removed at the end, or by the next start if this one was
+//! Directory of the process's files, removed at the end, or by the next start if the process was
 //! killed.
 
 use std::io;
@@ -10,45 +10,45 @@ use anyhow::Context;
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    is_kept: bool,
+    is_retained: bool,
 }
 
 impl RunDir {
-    /// Makes the directory; at `keep`, where it stays, or at a place of its own that vanishes with
-    /// this value.
+    /// Creates the directory: at `keep`, where it stays, or as a temporary directory that is
+    /// removed with this value.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub fn new(keep: Option<&Path>) -> anyhow::Result<Self> {
         remove_stale();
         let path = match keep {
             Some(path) => path.to_owned(),
             None => std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id())),
         };
-        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        std::fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
         let path = path.canonicalize()?;
         Ok(Self {
             path,
-            is_kept: keep.is_some(),
+            is_retained: keep.is_some(),
         })
     }
 
-    /// Its absolute path.
+    /// Returns the absolute path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it stays.
+    /// Returns whether the directory is kept.
     #[must_use]
-    pub fn is_kept(&self) -> bool {
-        self.is_kept
+    pub fn is_retained(&self) -> bool {
+        self.is_retained
     }
 
-    /// A new subdirectory whose name starts with `name`.
+    /// Creates a new subdirectory whose name starts with `name`.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub fn subdirectory(&self, name: &str) -> io::Result<PathBuf> {
         for n in 0.. {
             let path = self.path.join(format!("{name}-{n}"));
@@ -61,7 +61,8 @@ impl RunDir {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// The last [`subdirectory`](Self::subdirectory) of that name; `None`: there is none.
+    /// Returns the latest [`subdirectory`](Self::subdirectory) of that name; `None` if there is
+    /// none.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -80,8 +81,8 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        if !self.is_kept {
-            // A leftover is removed by the next start.
+        if !self.is_retained {
+            // The next start removes the directory if this fails.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }

@@ -1,11 +1,12 @@
-//! What the kernel counts.
+//! Counters of the kernel.
 
 use std::io;
 
-pub(crate) use hawser_netem::report::{Carried, Traffic};
+pub(crate) use hawser_netem::report::{NetworkTraffic, Traffic};
 
-/// The devices of this thread's namespace, seen from the router: it sends what goes down.
-pub(crate) fn device_counters() -> io::Result<Vec<(String, Carried)>> {
+/// Returns the counters of the devices of this thread's namespace, which is the router's: bytes
+/// that a device sends go down.
+pub(crate) fn device_counters() -> io::Result<Vec<(String, NetworkTraffic)>> {
     let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     let device = |line: &str| {
         let (name, numbers) = line.split_once(':')?;
@@ -20,13 +21,13 @@ pub(crate) fn device_counters() -> io::Result<Vec<(String, Carried)>> {
             packets: *n.get(9)?,
             lost: *n.get(11)?,
         };
-        Some((name.trim().to_owned(), Carried { down, up }))
+        Some((name.trim().to_owned(), NetworkTraffic { down, up }))
     };
     Ok(text.lines().filter_map(device).collect())
 }
 
-/// What TCP had to do twice or found in the wrong order, in this thread's namespace since it
-/// exists.
+/// Returns TCP's counters of this thread's namespace since its creation: retransmitted segments and
+/// segments out of order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TcpCounters {
     pub(crate) retransmitted: u64,
@@ -43,14 +44,14 @@ pub(crate) fn tcp_counters() -> io::Result<TcpCounters> {
     })
 }
 
-/// These files have two lines of the same prefix: names, then values.
+/// Parses files that have two lines with the same prefix: names, then values.
 fn value_of(text: &str, prefix: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(prefix));
     let index = lines.next()?.split_whitespace().position(|n| n == name)?;
     lines.next()?.split_whitespace().nth(index)?.parse().ok()
 }
 
-/// The processor time of a process, user and system, in seconds; zero when it is gone.
+/// Returns the user and system time of a process; zero if the process has ended. Units: seconds.
 pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name in parentheses may contain anything; the fields after it are numbers (proc(5): 14

@@ -1,4 +1,4 @@
-//! Other tools than Hawser as a way to carry a scenario, started by a command of the user's.
+//! Other bonding tools, started by a command of the user.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,27 +16,27 @@ use crate::world::{HUB, SERVER, World};
 ///
 /// `COMMAND hub` and `COMMAND client` run in the namespaces of hub and client until they are
 /// killed. The client has a route to the hub over each network, and one for each of its addresses
-/// as a source, but none to the server: making that one is the tool's task.
+/// as a source, but no route to the server: the tool creates it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tool {
-    /// What it is called in results.
+    /// Name in results.
     pub name: String,
-    /// A command of the shell.
+    /// Shell command.
     pub command: String,
-    /// What `COMMAND version` said, where it was asked.
+    /// Output of `COMMAND version`, if it was run.
     pub version: Option<String>,
 }
 
-/// A tool of a directory that cannot run here.
+/// A tool of a directory that cannot run on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// What it is called.
+    /// Name of the tool.
     pub name: String,
-    /// What it said.
+    /// Output of the tool.
     pub why: String,
 }
 
-/// A tool that is not `NAME=COMMAND`.
+/// The text is not `NAME=COMMAND`.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("write NAME=COMMAND, with a name of 1 to 15 letters, digits, `-` or `_`")]
 pub struct ToolError;
@@ -59,11 +59,11 @@ impl FromStr for Tool {
 }
 
 impl Tool {
-    /// The programs of a directory, by name, each asked for its version: `FILE version` prints one
-    /// line, or fails with one that says what is missing.
+    /// Returns the programs of a directory by name, with their versions: `FILE version` prints one
+    /// line, or fails with one line that names the missing dependency.
     ///
     /// # Errors
-    /// When the directory cannot be read, or a program in it has no legal name.
+    /// When the directory cannot be read, or a program in it has an invalid name.
     pub fn all_of(directory: &Path) -> anyhow::Result<(Vec<Self>, Vec<LeftOut>)> {
         let cannot = || format!("cannot read {}", directory.display());
         let directory = directory.canonicalize().with_context(cannot)?;
@@ -98,18 +98,19 @@ impl Tool {
         Ok((tools, left_out))
     }
 
-    /// What both sides are told; lists are separated by spaces, in the order of the networks.
+    /// Returns the environment of both ends; lists are separated by spaces, in the order of the
+    /// networks.
     pub(crate) fn environment(
         scenario: &Scenario,
         world: &World,
         directory: &Path,
     ) -> Vec<(&'static str, String)> {
-        let places = world.places();
+        let addresses = world.network_addresses();
         let best = best(scenario);
         let list = |n: usize| {
-            places
+            addresses
                 .iter()
-                .map(|place| place[n].as_str())
+                .map(|network| network[n].as_str())
                 .collect::<Vec<_>>()
                 .join(" ")
         };
@@ -117,8 +118,8 @@ impl Tool {
             ("LAB_NETWORKS", list(0)),
             ("LAB_ADDRESSES", list(1)),
             ("LAB_GATEWAYS", list(2)),
-            ("LAB_BEST", places[best][0].clone()),
-            ("LAB_BEST_GATEWAY", places[best][2].clone()),
+            ("LAB_BEST", addresses[best][0].clone()),
+            ("LAB_BEST_GATEWAY", addresses[best][2].clone()),
             ("LAB_HUB", HUB.to_string()),
             ("LAB_SERVER", SERVER.to_string()),
             ("LAB_DIR", directory.display().to_string()),
@@ -126,7 +127,7 @@ impl Tool {
     }
 }
 
-/// What `COMMAND version` says.
+/// Returns the output of `COMMAND version`.
 fn version(program: &Path) -> anyhow::Result<String> {
     let asked = Command::new(program).arg("version").stdin(Stdio::null()).output();
     let asked = asked.with_context(|| format!("cannot run {}", program.display()))?;
@@ -145,7 +146,8 @@ fn version(program: &Path) -> anyhow::Result<String> {
     Ok(said)
 }
 
-/// The network with the highest mean rate for the bulk transfer; among equals, the nearest.
+/// Returns the network with the highest mean rate for the bulk transfer; among equal ones, that
+/// with the shortest delay.
 fn best(scenario: &Scenario) -> usize {
     let direction = scenario.bulk_direction();
     let key = |network: &Network| {
@@ -160,7 +162,7 @@ fn best(scenario: &Scenario) -> usize {
         let delay = links.map_or(Duration::ZERO, |links| links.down.delay + links.up.delay);
         (rate, std::cmp::Reverse(delay))
     };
-    // The first of those that are equal in all.
+    // Among networks equal in all, the first.
     let all = scenario.networks.iter().map(key).enumerate().rev();
     all.max_by_key(|(_, key)| *key).map_or(0, |(at, _)| at)
 }
@@ -207,7 +209,7 @@ mod tests {
             let text = format!(
                 "name = \"b\"\nduration = \"1s\"\nvia = \"hub\"\n{networks}[[workload]]\nkind = \"tcp\"\n"
             );
-            best(&Scenario::parse(&text, Path::new("b"), &[], &mut |_| Ok(String::new())).expect("legal"))
+            best(&Scenario::parse(&text, Path::new("b"), &[], &mut |_| Ok(Vec::new())).expect("legal"))
         };
         assert_eq!(of([1, 20, 10]), 2);
         assert_eq!(of([1, 10, 20]), 1);

@@ -1,15 +1,15 @@
-//! Networks whose last hop is on the air, with real 802.11 stacks: the kernel's `mac80211` on
-//! simulated cards, hostapd, and `hawser-netem`'s air between them.
+//! Networks whose last hop is an 802.11 link, with real stacks: the kernel's `mac80211` on
+//! simulated cards, hostapd, and the medium of `hawser-netem` between them.
 //!
 //! ```text
 //!   client ))) card ~~~ our air ~~~ card ((( access point == TUN, emulated == net
 //! ```
 //!
-//! Each network has two cards: one in the client's namespace, under the network's name, and one in
-//! a namespace of its own, where hostapd is; or, without links behind the air, in `net`. Networks
-//! are open. It starts with the medium, then access points, then stations; it ends with the value.
-//! Limitations: needs a kernel with simulated cards (`scripts/uml`) and virtual time; no slots and
-//! no marks.
+//! Each network has two cards: one in the client's namespace, named as the network, and one in a
+//! separate namespace with hostapd, or in `net` if there are no links behind the access point.
+//! Networks are open. The medium starts first, then access points, then stations; all end with the
+//! value. Limitations: needs a kernel with simulated cards (`scripts/uml`) and virtual time; no
+//! slots and no marks.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -34,26 +34,26 @@ use crate::client_hop::CLIENTS;
 use crate::command::{ip, run};
 use crate::on_air::OnAir;
 
-/// The air of a world, with what is on it.
+/// The medium of a world, and its access points and cards.
 #[derive(Debug)]
 pub(crate) struct Air {
     is_over: Arc<AtomicBool>,
     medium: Option<JoinHandle<()>>,
     access_points: Vec<AccessPoint>,
-    /// An access point beside the station of a card, and where it is.
-    beside: Option<Namespace>,
-    /// Where each card is, and its device's name there.
+    /// Access point on the card of a station, and its namespace.
+    shared_card: Option<Namespace>,
+    /// Namespace of each card, and the name of its device there.
     cards: Vec<(Namespace, String)>,
-    /// Lines that each hostapd is given beside its own.
+    /// Additional configuration lines of each hostapd.
     more: String,
 }
 
-/// The daemon of one network.
+/// hostapd of one network.
 #[derive(Debug)]
 struct AccessPoint(Child);
 
 impl Air {
-    /// Takes the medium over; `None` when the scenario has no network on the air.
+    /// Replaces the kernel's medium; `None` if the scenario has no 802.11 links.
     pub(crate) fn begin(scenario: &Scenario, on_air: &OnAir) -> anyhow::Result<Option<Self>> {
         if cards_wanted(scenario) == 0 {
             return Ok(None);
@@ -65,7 +65,7 @@ impl Air {
             "networks on the air want {wanted} simulated cards, which are not here; \
              use hawser-lab sim, or hawser-lab uml, which has a kernel with them"
         );
-        // A country whose rules allow access points on the channels of 5 GHz.
+        // Regulatory domain that permits access points on channels of the 5 GHz band.
         let mut set = Command::new("iw");
         let country = on_air.country.unwrap_or(COUNTRY);
         set.args(["reg", "set", country]);
@@ -74,7 +74,7 @@ impl Air {
             let Some(wifi) = &network.wifi else { continue };
             let lacks = [(wifi.slots.is_some(), "slots"), (wifi.marks, "marks")];
             if let Some((_, what)) = lacks.iter().find(|(is_asked, _)| *is_asked) {
-                bail!("network {:?}: {what} are in hawser-lab sim only", network.name);
+                bail!("network {:?}: only hawser-lab sim supports {what}", network.name);
             }
         }
         let mut medium = Medium::take_over(medium_config(scenario, on_air), scenario.seed)?;
@@ -89,7 +89,7 @@ impl Air {
             is_over,
             medium: Some(thread),
             access_points: Vec::new(),
-            beside: None,
+            shared_card: None,
             cards: Vec::new(),
             more: format!("country_code={country}\n")
                 + &on_air
@@ -98,15 +98,15 @@ impl Air {
         }))
     }
 
-    /// Makes the next network: its access point with the address of a gateway, and the client's
-    /// device, not up. Returns where the access point is.
+    /// Creates the next network: its access point with the address of a gateway, and the client's
+    /// device, which is down. Returns the access point's namespace.
     pub(crate) fn add(
         &mut self,
         client: &Namespace,
         (name, number): (&str, usize),
         wifi: &Wifi,
     ) -> anyhow::Result<Namespace> {
-        let namespace = Namespace::new().context("cannot make a network namespace")?;
+        let namespace = Namespace::new().context("cannot create a network namespace")?;
         self.add_link((&namespace, RADIO), (client, name), wifi)?;
         ip(
             &namespace,
@@ -120,8 +120,8 @@ impl Air {
         Ok(namespace)
     }
 
-    /// Makes the next network: its access point, with its device under that name, and the client's
-    /// device, not up; neither has an address.
+    /// Creates the next network: its access point with a device of this name, and the client's
+    /// device, which is down; neither has an address.
     pub(crate) fn add_link(
         &mut self,
         (place, device): (&Namespace, &str),
@@ -135,16 +135,16 @@ impl Air {
         self.start_access_point((place, device), &hostapd(device, name, wifi))
     }
 
-    /// Makes the card of a station an access point too, on the station's channel and in a bridge.
-    pub(crate) fn add_beside(
+    /// Makes a station's card an access point too, on the station's channel and in a bridge.
+    pub(crate) fn add_access_point_on_card(
         &mut self,
         (place, station): (&Namespace, &str),
         bridge: &str,
         wifi: &Wifi,
     ) -> anyhow::Result<()> {
         let add = ["dev", station, "interface", "add", CLIENTS, "type", "__ap"];
-        iw(place, &[&add[..], &["addr", BESIDE]].concat())?;
-        self.beside = Some(place.clone());
+        iw(place, &[&add[..], &["addr", SHARED_CARD_ADDRESS]].concat())?;
+        self.shared_card = Some(place.clone());
         let config = hostapd(CLIENTS, CLIENTS, wifi) + &format!("bridge={bridge}\n");
         self.start_access_point((place, CLIENTS), &config)
     }
@@ -171,7 +171,7 @@ impl Air {
         access_point.wait(place, device)
     }
 
-    /// Gives the next card to a guest, with its device under that name, not up.
+    /// Assigns the next card to a guest, with a device of this name, which is down.
     pub(crate) fn add_guest(&mut self, guest: (&Namespace, &str)) -> anyhow::Result<()> {
         let card = self.cards.len();
         let device = device_of(card)?;
@@ -185,18 +185,18 @@ impl Air {
     }
 }
 
-/// Lets a device that is up join its network; returns when it has.
+/// Associates a device that is up with its network; returns when it is associated.
 pub(crate) fn join(client: &Namespace, name: &str, wifi: &Wifi) -> anyhow::Result<()> {
     join_network(client, (name, name), wifi)
 }
 
-/// The same for a device that is not called as its network is.
+/// Associates a device whose name differs from that of its network.
 pub(crate) fn join_network(
     client: &Namespace,
     (device, ssid): (&str, &str),
     wifi: &Wifi,
 ) -> anyhow::Result<()> {
-    // The kernel's own power save would sleep between frames, which the model does not.
+    // Disables the kernel's power save, which would sleep between frames; the model does not.
     iw(client, &["dev", device, "set", "power_save", "off"])?;
     let frequency = frequency(wifi.channel.into()).to_string();
     let connect = ["dev", device, "connect", ssid, &frequency];
@@ -208,13 +208,13 @@ pub(crate) fn join_network(
         if link.contains("Connected") {
             return Ok(());
         }
-        // The kernel gives up when a scan has not seen the access point, or no frame of three was
-        // answered, as happens where the signal fades. It refuses while it is still trying.
+        // The kernel gives up when a scan has not seen the access point, or three frames were not
+        // answered, as happens with fading. It refuses further requests while it is still trying.
         if clock::now() >= asked + ASK_AGAIN {
             let _ = iw(client, &connect);
             asked = clock::now();
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(RETRY_INTERVAL);
     }
     bail!(
         "{device} does not join its access point within {} s",
@@ -224,12 +224,12 @@ pub(crate) fn join_network(
 
 impl Drop for Air {
     fn drop(&mut self) {
-        // Before the medium, which they wait for.
+        // Ends before the medium, for which hostapd waits.
         self.access_points.clear();
-        if let Some(place) = &self.beside {
+        if let Some(place) = &self.shared_card {
             let _ = iw(place, &["dev", CLIENTS, "del"]);
         }
-        // A namespace may live on for as long as a connection in it ends, and would keep its card.
+        // A connection may keep a namespace, and thus its card, beyond this value.
         for (card, (namespace, device)) in self.cards.iter().enumerate() {
             let rename = format!("link set dev {device} down\nlink set dev {device} name wlan{card}\n");
             let _ = ip(namespace, &[], &rename);
@@ -243,8 +243,8 @@ impl Drop for Air {
     }
 }
 
-/// As the simulator has it: every card hears every other one of its channel, and how well a
-/// network's own two read each other is what the scenario says.
+/// Returns the medium as in the simulator: all cards of a channel hear each other, and the scenario
+/// determines the signal between the two cards of a network.
 fn medium_config(scenario: &Scenario, on_air: &OnAir) -> MediumConfig {
     let mut pairs = Vec::new();
     let mut stations = BTreeMap::new();
@@ -302,7 +302,7 @@ fn station(wifi: &Wifi) -> StationConfig {
     }
 }
 
-/// Frames without priorities: 24 bytes of header, as the simulator counts them.
+/// Uses frames without priorities: 24 bytes of header, as in the simulator.
 fn hostapd(device: &str, name: &str, wifi: &Wifi) -> String {
     let band = if wifi.channel > LAST_OF_2_GHZ { "a" } else { "g" };
     format!(
@@ -316,7 +316,7 @@ fn card_path(number: usize) -> String {
     format!("/sys/class/ieee80211/phy{number}")
 }
 
-/// The interface of a card.
+/// Returns the interface of a card.
 fn device_of(card: usize) -> anyhow::Result<String> {
     let path = format!("{}/device/net", card_path(card));
     let first = std::fs::read_dir(&path)
@@ -326,9 +326,9 @@ fn device_of(card: usize) -> anyhow::Result<String> {
     Ok(first.file_name().to_string_lossy().into_owned())
 }
 
-/// Gives a card to a namespace.
+/// Moves a card to a namespace.
 fn move_card(number: usize, to: &Namespace) -> anyhow::Result<()> {
-    // `iw` knows a namespace by a process in it.
+    // `iw` identifies a namespace by a process in it.
     let mut inside = to
         .command("sleep")
         .arg("3600")
@@ -355,16 +355,16 @@ fn iw(namespace: &Namespace, words: &[&str]) -> anyhow::Result<String> {
 }
 
 impl AccessPoint {
-    /// Returns when it is there.
+    /// Returns when the access point sends beacons.
     fn wait(&mut self, namespace: &Namespace, device: &str) -> anyhow::Result<()> {
         let deadline = clock::now() + JOINING;
         while clock::now() < deadline && self.0.try_wait()?.is_none() {
             let info = iw(namespace, &["dev", device, "info"])?;
-            // Its name is there when it sends beacons.
+            // The interface has its name as soon as it sends beacons.
             if info.contains("type AP") && info.contains("ssid") {
                 return Ok(());
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(RETRY_INTERVAL);
         }
         let _ = self.0.kill();
         let mut said = String::new();
@@ -372,7 +372,7 @@ impl AccessPoint {
             stdout.read_to_string(&mut said)?;
         }
         let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-        bail!("the access point on {device} does not start: {said}")
+        bail!("hostapd cannot start the access point on {device}: {said}")
     }
 }
 
@@ -383,21 +383,26 @@ impl Drop for AccessPoint {
     }
 }
 
-/// Scanning, authentication and association, with several attempts where the signal fades.
+/// Time limit of scanning, authentication and association, with several attempts under fading.
+/// Source: our choice; an attempt takes some 3 s.
 const JOINING: Duration = Duration::from_secs(30);
-/// Longer than the kernel tries by itself.
+/// Time limit of one attempt, longer than the kernel's own. Source: our choice; three attempts of
+/// 200 ms (`IEEE80211_AUTH_TIMEOUT`, `IEEE80211_AUTH_MAX_TRIES` of net/mac80211/mlme.c of Linux)
+/// for authentication and association each, and a margin.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 const COUNTRY: &str = "US";
-/// The device of an access point in a namespace of its own.
+/// Device of an access point in a separate namespace.
 const RADIO: &str = "radio";
-/// The address of the access point beside a station: one that no card has.
-const BESIDE: &str = "06:00:00:00:02:00";
-/// What strangers send, as in the simulator. Units: bytes of UDP payload.
+/// Hardware address of the access point on a station's card, which no card has.
+const SHARED_CARD_ADDRESS: &str = "06:00:00:00:02:00";
+/// Size of datagrams of other stations. Source: that of the simulator, `STRANGE_DATAGRAM` of
+/// `laboratory/sim/src/run/air.rs`. Units: bytes of UDP payload.
 const STRANGE_DATAGRAM: u64 = 1472;
-/// Of UDP and IP. Units: bytes.
+/// Headers of UDP (RFC 768) and IPv4 (RFC 791). Units: bytes.
 const IP_HEADERS: u32 = 28;
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Channels above it are those of 5 GHz.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// Channels with a larger number are in the 5 GHz band (IEEE 802.11-2016 annex E).
 const LAST_OF_2_GHZ: u16 = 14;
-/// Frames in one transmission of 802.11n, as in the simulator.
+/// Maximum number of frames in one transmission of 802.11n. Source: that of the simulator,
+/// `AGGREGATE` of `laboratory/sim/src/run/air.rs`.
 const AGGREGATE: u16 = 16;

@@ -24,38 +24,39 @@ use crate::client_hop::Hop;
 use crate::command::{ip, run};
 use crate::on_air::OnAir;
 use crate::pump::{Pump, Remote};
-use crate::sample::{self, Carried};
+use crate::sample::{self, NetworkTraffic};
 use crate::wifi::{self, Air};
 
-/// Where the hub is.
+/// Address of the hub. Source: a network for examples (RFC 5737 section 3).
 pub const HUB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
-/// Where a further hub is, if there is one.
-pub(crate) const FURTHER_HUB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
-/// Where the server is.
+/// Address of a secondary hub, if there is one. Source: a network for examples (RFC 5737 section
+/// 3).
+pub(crate) const SECONDARY_HUB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
+/// Address of the server. Source: a network for examples (RFC 5737 section 3).
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 
-/// Four namespaces and the networks between them; everything ends with this value.
+/// Four namespaces and the networks between them, which end with this value.
 #[derive(Debug)]
 pub struct World {
-    /// Where the networks begin.
+    /// Namespace at the client's end of the networks.
     pub client: Namespace,
-    /// Where the applications run: there too, unless a hop lies between.
+    /// Namespace of the applications: the same, unless there is a hop between.
     pub applications: Namespace,
     /// The internet: the gateway of every network, and the router between them.
     pub net: Namespace,
-    /// Where the far end runs.
+    /// Namespace of the hub.
     pub hub: Namespace,
-    /// Whom the applications talk to.
+    /// Namespace of the server.
     pub server: Namespace,
     networks: Vec<BuiltNetwork>,
     via: Via,
     air: Option<Air>,
-    /// Other clients on the air, by the workload that is theirs.
+    /// Guests on 802.11 networks, by the workload that each one runs.
     guests: BTreeMap<usize, Namespace>,
     hop: Option<Hop>,
-    /// What lies between the internet and far ends, where that is emulated.
+    /// Emulated links between the internet and the far ends, if any.
     far: Vec<Pumps>,
-    /// Where a further hub runs.
+    /// Namespace of a secondary hub.
     pub(crate) further_hub: Option<Namespace>,
 }
 
@@ -65,22 +66,22 @@ struct BuiltNetwork {
     number: usize,
     /// `None` for a plain veth pair.
     pumps: Option<Pumps>,
-    /// Its last hop, where that is on the air.
+    /// Wi-Fi of the network's last hop, if any.
     wifi: Option<Wifi>,
-    /// Whose it is, where it is a neighbour's.
+    /// Neighbour that provides the network, if any.
     member: Option<BuiltMember>,
 }
 
-/// A neighbour: a namespace between the client and the network that it gives.
+/// A neighbour: a namespace between the client and the neighbour's network.
 #[derive(Debug)]
 pub(crate) struct BuiltMember {
-    /// What it is called.
+    /// Name of the neighbour.
     pub(crate) name: String,
-    /// Where it runs.
+    /// Namespace of the neighbour.
     pub(crate) place: Namespace,
-    /// Where the client finds it.
+    /// Address that the client uses.
     pub(crate) address: Ipv4Addr,
-    /// What the scenario says of it.
+    /// Description in the scenario.
     pub(crate) described: Member,
     local: Pumps,
 }
@@ -92,14 +93,14 @@ struct Pumps {
 }
 
 impl BuiltNetwork {
-    /// The device where it begins.
+    /// Device at the client's end.
     fn end(&self) -> &str {
         if self.member.is_some() { MODEM } else { &self.name }
     }
 }
 
 impl Pumps {
-    /// Carries packets between the client's end and the other one, as `links` says.
+    /// Pumps between the client's end and the far end, configured by `links`.
     fn start(
         label: &str,
         (near, far): (Arc<Tun>, Arc<Tun>),
@@ -122,19 +123,19 @@ impl World {
     /// Builds the networks of `scenario`, with routes for `via`.
     ///
     /// # Errors
-    /// When namespaces or devices are not permitted, or `ip` is missing or refuses.
+    /// When namespaces or devices are not permitted, or `ip` is missing or fails.
     pub fn build(scenario: &Scenario, via: &Via) -> anyhow::Result<Self> {
         Self::build_on_air(scenario, via, &OnAir::default())
     }
 
-    /// The same, with what the scenario leaves open of the air.
+    /// Builds the networks with additional properties of their 802.11 links.
     ///
     /// # Errors
     /// As for [`build`](Self::build).
     pub fn build_on_air(scenario: &Scenario, via: &Via, on_air: &OnAir) -> anyhow::Result<Self> {
         let has_members = scenario.networks.iter().any(|network| network.member.is_some());
         if has_members && !matches!(via, Via::Hub | Via::Single(_)) {
-            bail!("via {}: members give to a client of a hub only", via.label());
+            bail!("via {}: members relay only for a client with a hub", via.label());
         }
         if scenario.client_hop.is_some() && *via != Via::Repeater {
             bail!("via {}: only a repeater has a client_hop", via.label());
@@ -171,7 +172,7 @@ impl World {
         if scenario.tcp_ecn {
             for namespace in [&world.client, &world.applications, &world.server] {
                 let ask = || prepare_kernel(&[("ipv4/tcp_ecn", "1")]);
-                namespace.run(ask).context("cannot let TCP ask for ECN")?;
+                namespace.run(ask).context("cannot enable ECN requests of TCP")?;
             }
         }
         for namespace in [&world.net, &world.hub] {
@@ -226,7 +227,7 @@ impl World {
             block_udp(&world.net, &gateway_device(built.number))?;
         }
         nat::begin(&world.net, scenario)?;
-        // What is away or dead at first is so before anything starts.
+        // Applies initial absences and failures before anything starts.
         for event in scenario.events.iter().filter(|event| event.at.is_zero()) {
             world.apply(event)?;
         }
@@ -252,11 +253,11 @@ impl World {
                 pumps.up.change(event.change.clone());
             }
         }
-        if let Some(mtu) = event.beside.device_mtu {
+        if let Some(mtu) = event.network_change.device_mtu {
             let commands = format!("link set dev {} mtu {mtu}\n", network.end());
             ip(self.near_namespace(network), &[], &commands)?;
         }
-        if event.beside.flush_nat {
+        if event.network_change.flush_nat {
             nat::flush(&self.net, network.number)?;
         }
         match event.change {
@@ -273,19 +274,19 @@ impl World {
         member.map_or(&self.client, |member| &member.place)
     }
 
-    /// What every network has carried since it was built.
+    /// Returns the counters of every network since it was built.
     ///
     /// # Errors
     /// When the kernel's counters cannot be read.
-    pub(crate) fn carried(&self) -> anyhow::Result<Vec<Carried>> {
+    pub(crate) fn traffic(&self) -> anyhow::Result<Vec<NetworkTraffic>> {
         let is_any_plain = self.networks.iter().any(|network| network.pumps.is_none());
         let devices = if is_any_plain {
             self.net.run(sample::device_counters)?
         } else {
             Vec::new()
         };
-        let carried = |network: &BuiltNetwork| match &network.pumps {
-            Some(pumps) => Carried {
+        let traffic = |network: &BuiltNetwork| match &network.pumps {
+            Some(pumps) => NetworkTraffic {
                 down: pumps.down.counters().into(),
                 up: pumps.up.counters().into(),
             },
@@ -298,10 +299,10 @@ impl World {
                     .unwrap_or_default()
             }
         };
-        Ok(self.networks.iter().map(carried).collect())
+        Ok(self.networks.iter().map(traffic).collect())
     }
 
-    /// The namespaces of hub and server hang on the router by cables without limits.
+    /// Connects the namespaces of hub and server to the router by cables without limits.
     fn join_far_ends(&self) -> anyhow::Result<()> {
         let commands = |peer: &Namespace, device: &str, net: &str, net6: &str| {
             let path = peer.path();
@@ -334,8 +335,8 @@ impl World {
         Ok(())
     }
 
-    /// The device at the client's end of an emulated network: the client's own, or the cable of
-    /// the access point before it, or the modem of the neighbour whose it is.
+    /// Returns the device at the client's end of an emulated network: the client's own, the cable
+    /// of its access point, or the modem of its neighbour.
     fn near_end(
         &mut self,
         (network, number): (&Network, usize),
@@ -363,8 +364,8 @@ impl World {
         Ok((cable, None))
     }
 
-    /// A neighbour, and the client's device to it, with addresses: and its modem, which has none
-    /// yet.
+    /// Creates a neighbour, the client's device to it with addresses, and its modem, which has no
+    /// address yet.
     fn build_member(
         &self,
         (name, number): (&str, usize),
@@ -403,7 +404,7 @@ impl World {
         Ok((modem, member))
     }
 
-    /// Another client on the access point of a network.
+    /// Creates another client on the access point of a network.
     fn build_guest(&mut self, network: usize) -> anyhow::Result<Namespace> {
         let place = namespace()?;
         place
@@ -411,9 +412,9 @@ impl World {
             .context("cannot prepare a guest")?;
         let built = self.networks.get(network);
         let (Some(air), Some(built)) = (&mut self.air, built) else {
-            bail!("a guest is on the air of network {network}, which has none");
+            bail!("a guest uses the radio channel of network {network}, which is not a Wi-Fi network");
         };
-        let wifi = built.wifi.as_ref().context("a guest wants an access point")?;
+        let wifi = built.wifi.as_ref().context("a guest requires an access point")?;
         air.add_guest((&place, GUEST))?;
         ip(&place, &[], &format!("link set lo up\nlink set dev {GUEST} up\n"))?;
         wifi::join_network(&place, (GUEST, &built.name), wifi)?;
@@ -425,22 +426,22 @@ impl World {
         Ok(place)
     }
 
-    /// Where a workload runs that is a guest's.
+    /// Returns the namespace of a guest's workload.
     pub(crate) fn guest(&self, workload: usize) -> Option<&Namespace> {
         self.guests.get(&workload)
     }
 
-    /// The neighbours, in the order of the networks.
+    /// Returns the neighbours, in the order of the networks.
     pub(crate) fn members(&self) -> impl Iterator<Item = &BuiltMember> {
         self.networks.iter().filter_map(|network| network.member.as_ref())
     }
 
-    /// The neighbour of that name.
+    /// Returns the neighbour of that name.
     pub(crate) fn member(&self, name: &str) -> Option<&BuiltMember> {
         self.members().find(|member| member.name == name)
     }
 
-    /// A network without links: a cable, or the air.
+    /// Creates a network without emulated links: a cable or an 802.11 link.
     fn plug(&mut self, Network { name, wifi, .. }: &Network, number: usize) -> anyhow::Result<()> {
         let (far, path) = (gateway_device(number), self.net.path());
         if let (Some(air), Some(wifi)) = (&mut self.air, wifi) {
@@ -474,11 +475,11 @@ impl World {
                 }
                 None => client += &(near + &self.bring_up(network)),
             }
-            // A radio's queue is the kernel's own.
+            // The queue of a radio is the kernel's own.
             let is_radio = wifi.is_some() && network.pumps.is_none();
             let queue = if is_radio { "" } else { "txqueuelen 10000" };
             router += &format!("link set dev {device} mtu 1500 {queue} up\n");
-            // Behind an access point, that is the gateway.
+            // Behind an access point, the access point is the gateway.
             router += &if wifi.is_some() && !is_radio {
                 format!(
                     "route add 10.77.{number}.0/24 dev {device}\n\
@@ -509,7 +510,7 @@ impl World {
         }
     }
 
-    /// What a network manager does when a device gets its carrier.
+    /// Returns the commands that a network manager runs when a device gets its carrier.
     fn bring_up(&self, network: &BuiltNetwork) -> String {
         let (name, number) = (network.end(), network.number);
         let mut commands =
@@ -538,7 +539,8 @@ impl World {
         commands
     }
 
-    /// A bridge at both ends of the networks, in one subnet: the way to the server leads through
+    /// Creates a bridge at each end of the networks, with one subnet; the route to the server uses
+    /// it.
     /// it.
     fn bridge(&self) -> anyhow::Result<()> {
         for (namespace, last) in [(&self.net, 1), (&self.client, 2)] {
@@ -554,7 +556,8 @@ impl World {
         ip(&self.client, &[], routes)
     }
 
-    /// The hop from the bridge of the joining box to the client, which shares the air of a network.
+    /// Creates the hop from the bridge of the joining box to the client, which shares the channel
+    /// of a network.
     fn build_hop(&self, scenario: &Scenario, described: &ClientHop) -> anyhow::Result<Hop> {
         let far = "link set lo up\n\
              addr add 10.78.0.3/24 dev eth0\n\
@@ -579,7 +582,7 @@ impl World {
         Ok(hop)
     }
 
-    /// Makes the cable to the server so much longer, each way.
+    /// Adds a delay to the cable to the server, in each direction.
     fn delay_server(&self, delay: Duration) -> anyhow::Result<()> {
         for (place, device) in [(&self.net, "server"), (&self.server, "eth0")] {
             let mut tc = place.command("tc");
@@ -592,8 +595,8 @@ impl World {
         Ok(())
     }
 
-    /// The network that shares the air of the hop to the client, where the joining box is to know
-    /// of it.
+    /// Returns the network that shares the channel of the hop to the client, if the joining box is
+    /// to consider it.
     pub(crate) fn throttled<'a>(&self, scenario: &'a Scenario) -> Option<&'a str> {
         let is_shared = |network: &&Network| network.shares == Some(Shares::ClientHop);
         let is_wanted = scenario.client_hop.is_some_and(|hop| hop.throttle);
@@ -601,23 +604,23 @@ impl World {
         shared.map(|network| network.name.as_str())
     }
 
-    /// What the hop has carried to the client since it was built; `None` where there is none.
+    /// Returns the bytes of the hop to the client since it was built; `None` without a hop.
     ///
     /// # Errors
-    /// Its emulation has ended.
-    pub(crate) fn hop_carried(&self) -> anyhow::Result<Option<Traffic>> {
-        self.hop.as_ref().map(Hop::carried).transpose()
+    /// When the hop's emulation has ended.
+    pub(crate) fn hop_traffic(&self) -> anyhow::Result<Option<Traffic>> {
+        self.hop.as_ref().map(Hop::traffic).transpose()
     }
 
-    /// The devices of all networks: at their far ends, and at the client's.
+    /// Returns the devices of all networks: at their far ends, and at the client's end.
     pub(crate) fn link_ends(&self) -> (Vec<String>, Vec<String>) {
         let ends = self.networks.iter();
         ends.map(|network| (gateway_device(network.number), network.name.clone()))
             .unzip()
     }
 
-    /// Every network has an address of its own towards the world, as behind a provider's or a
-    /// household's router, and lets nothing through that it has not seen begin.
+    /// Translates each network to an address of its own, as the router of a provider or household
+    /// does, and drops packets from outside that belong to no known connection.
     fn translate(&self) -> anyhow::Result<()> {
         let mut rules =
             String::from("table ip lab_nat {\nchain out {\ntype nat hook postrouting priority srcnat;\n");
@@ -628,7 +631,7 @@ impl World {
         nft(&self.net, &rules)
     }
 
-    /// What a user of MPTCP configures: every address an end point, and a table for each source.
+    /// Configures MPTCP as a user would: each address is an endpoint, and has a routing table.
     fn configure_mptcp(&self) -> anyhow::Result<()> {
         ip(&self.client, &[], &self.rules_by_source())?;
         permit_subflows(&self.client)?;
@@ -639,7 +642,7 @@ impl World {
         permit_subflows(&self.server)
     }
 
-    /// What is sent from a network's address leaves by that network.
+    /// Returns rules by which packets with a network's address use that network.
     fn rules_by_source(&self) -> String {
         let rule = |network: &BuiltNetwork| {
             let number = network.number;
@@ -648,9 +651,9 @@ impl World {
         self.networks.iter().map(rule).collect()
     }
 
-    /// Name, address and gateway of each network.
-    pub(crate) fn places(&self) -> Vec<[String; 3]> {
-        let place = |network: &BuiltNetwork| {
+    /// Returns name, address and gateway of each network.
+    pub(crate) fn network_addresses(&self) -> Vec<[String; 3]> {
+        let addresses = |network: &BuiltNetwork| {
             let number = network.number;
             [
                 network.name.clone(),
@@ -658,10 +661,10 @@ impl World {
                 format!("10.77.{number}.1"),
             ]
         };
-        self.networks.iter().map(place).collect()
+        self.networks.iter().map(addresses).collect()
     }
 
-    /// Lets the client's device join the access point, where there is one.
+    /// Associates the client's device with the access point, if there is one.
     fn join_air(&self, BuiltNetwork { name, wifi, .. }: &BuiltNetwork) -> anyhow::Result<()> {
         let Some(wifi) = wifi else { return Ok(()) };
         ip(&self.client, &[], &format!("link set dev {name} up\n"))?;
@@ -669,27 +672,28 @@ impl World {
     }
 }
 
-/// Lets a place take part in as many networks as there are: a server in those of its clients.
+/// Sets the MPTCP limits of a namespace so that a connection can use eight networks in addition to
+/// its first.
 fn permit_subflows(place: &Namespace) -> anyhow::Result<()> {
     ip(place, &["mptcp"], "limits set subflow 8 add_addr_accepted 8")
 }
 
 fn namespace() -> anyhow::Result<Namespace> {
-    Namespace::new().context("cannot make a network namespace")
+    Namespace::new().context("cannot create a network namespace")
 }
 
 fn tun(namespace: &Namespace, device: &str) -> anyhow::Result<Arc<Tun>> {
     namespace
         .run(|| Tun::create(device, 1500).map_err(std::io::Error::other))
         .map(Arc::new)
-        .with_context(|| format!("cannot make the device {device}"))
+        .with_context(|| format!("cannot create the device {device}"))
 }
 
 fn gateway_device(number: usize) -> String {
     format!("gw{number}")
 }
 
-/// Lets no datagram of UDP pass through the far end of a network.
+/// Drops every UDP datagram at the far end of a network.
 fn block_udp(net: &Namespace, device: &str) -> anyhow::Result<()> {
     let chain = "type filter hook forward priority -1;";
     let rules = format!(
@@ -705,7 +709,7 @@ fn nft(namespace: &Namespace, rules: &str) -> anyhow::Result<()> {
     run(command, rules).map(drop).context("`nft` failed")
 }
 
-/// Readies the present namespace for somebody who forwards.
+/// Prepares the present namespace for forwarding.
 fn prepare_router() -> std::io::Result<()> {
     prepare_kernel(SETTINGS).and_then(|()| prepare_kernel(ROUTER_SETTINGS))
 }
@@ -714,7 +718,7 @@ fn prepare_kernel(settings: &[(&str, &str)]) -> std::io::Result<()> {
     for (name, value) in settings {
         let path = format!("/proc/sys/net/{name}");
         match std::fs::write(&path, value) {
-            // A kernel without IPv6 has none of its settings.
+            // A kernel without IPv6 lacks its settings.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && name.starts_with("ipv6") => {}
             Err(error) => return Err(std::io::Error::other(format!("{path}: {error}"))),
             Ok(()) => {}
@@ -723,27 +727,29 @@ fn prepare_kernel(settings: &[(&str, &str)]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whose hosts a repeater joins, on either side.
+/// Bridge on each side of a repeater.
 pub(crate) const BRIDGE: &str = "bridge";
-/// The device of a guest, and the last byte of the first one's address.
+/// Device of a guest, and the last byte of the first guest's address. Source: our choice, above the
+/// addresses of the world itself.
 const GUEST: &str = "wlan";
 const FIRST_GUEST: usize = 10;
-/// Holds all that the fastest radios bring within the longest delay. Units: packets.
+/// Queue that holds the packets of the fastest radio during the longest delay. Units: packets.
 const WIRE_QUEUE: &str = "20000";
-/// What leads from an access point to the internet.
+/// Cable from an access point to the internet.
 const CABLE: &str = "cable";
-/// A neighbour's devices: towards the client, and its way out. The latter is called as the kernel
-/// calls modems, so that offers say that it is one.
+/// Devices of a neighbour: towards the client, and its uplink. The latter is named as a modem, so
+/// that offers describe it as one.
 const LAN: &str = "lan";
 const MODEM: &str = "wwan0";
-/// Keeps the randomness of local links apart from that of the networks, whose seeds are numbered.
+/// Offset of the seeds of local links from those of the networks. Source: our choice, above the
+/// number of networks.
 const LOCAL_SEED: u64 = 500;
 
-/// The addresses that a hub gives to its clients.
+/// Addresses that a hub assigns to its clients.
 const HUB_POOL: &str = "100.96.0.0/16";
 
-/// Buffers that never limit TCP here (1 Gbit/s for half a second), no memory of earlier runs, and
-/// addresses that can be used at once.
+/// Settings of the kernel: buffers that do not limit TCP (1 Gbit/s for half a second), no metrics
+/// of earlier runs, and addresses that are usable at once.
 const SETTINGS: &[(&str, &str)] = &[
     ("ipv4/tcp_rmem", "4096 131072 67108864"),
     ("ipv4/tcp_wmem", "4096 65536 67108864"),

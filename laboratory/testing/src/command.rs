@@ -5,17 +5,17 @@ use std::process::{Child, Command, Output, Stdio};
 /// Runs a program that must succeed.
 ///
 /// # Panics
-/// It cannot be started, or fails.
+/// If it cannot be started, or fails.
 pub fn run(program: &str, arguments: &[&str]) {
     let mut command = Command::new(program);
     command.args(arguments);
     good(command);
 }
 
-/// What a command prints that must succeed.
+/// Runs a command that must succeed, and returns its output.
 ///
 /// # Panics
-/// It cannot be started, or fails.
+/// If it cannot be started, or fails.
 pub fn good(mut command: Command) -> Output {
     let output = command.output().expect("it starts");
     assert!(
@@ -26,26 +26,26 @@ pub fn good(mut command: Command) -> Output {
     output
 }
 
-/// A daemon that does not outlive the test. Of one that is started by `ip netns exec`, the process
-/// has become the daemon.
+/// Daemon that is killed at the end of the test. If `ip netns exec` starts it, the process becomes
+/// the daemon.
 #[derive(Debug)]
 pub struct Daemon(pub Child);
 
 impl Daemon {
-    /// Sends a signal that it ends with, and waits for that.
+    /// Sends a signal that ends the daemon, and waits for its end.
     ///
     /// # Panics
-    /// It is gone.
+    /// If the daemon has already ended.
     pub fn signal(&mut self, signal: &str) {
-        self.tell(signal);
+        self.send_signal(signal);
         self.0.wait().expect("it ends");
     }
 
-    /// Sends a signal that it lives on with.
+    /// Sends a signal that does not end the daemon.
     ///
     /// # Panics
-    /// It is gone.
-    pub fn tell(&self, signal: &str) {
+    /// If the daemon has already ended.
+    pub fn send_signal(&self, signal: &str) {
         run("kill", &[signal, &self.0.id().to_string()]);
     }
 }
@@ -57,25 +57,25 @@ impl Drop for Daemon {
     }
 }
 
-/// Pings that run beside a test.
+/// Pings that run concurrently with a test.
 #[derive(Debug)]
 pub struct Pings(Child);
 
 impl Pings {
-    /// Starts a `ping`, whose interval, destination and the like are the caller's.
+    /// Starts a `ping` with the caller's interval, destination and other options.
     ///
     /// # Panics
-    /// It cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn start(mut ping: Command) -> Self {
         ping.arg("-q").stdout(Stdio::piped()).stderr(Stdio::null());
         Self(ping.spawn().expect("it starts"))
     }
 
-    /// Ends them: how many were lost, of how many.
+    /// Ends the pings. Returns the numbers of lost and of sent ones.
     ///
     /// # Panics
-    /// They have said something else.
+    /// If the output cannot be parsed.
     #[must_use]
     pub fn end(self) -> (u32, u32) {
         run("kill", &["-INT", &self.0.id().to_string()]);

@@ -1,24 +1,23 @@
-//! A kernel for one test: user-mode Linux, with radios and access points where the test asks for
-//! them.
+//! Kernel for a test: user-mode Linux, with radios and access points on request.
 //!
-//! A test begins with [`Kernel::enter`]. On the machine itself that starts `scripts/uml` or
-//! `scripts/radio-world` with the very program of the test, which runs the same test again in
-//! there, as root, and the first one is done when the second is. So a test reads from its top to
-//! its end as if it had always been inside.
+//! A test begins with [`Kernel::enter`]. On the host this starts `scripts/uml` or
+//! `scripts/radio-world` with the test's own program, which runs the same test inside the kernel as
+//! root; the test on the host ends when that test ends. So the code of a test reads as if it ran
+//! inside only.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::{REQUIRE_ALL, skip};
 
-/// Set to the test's name inside of the kernel.
+/// Environment variable that contains the test's name inside the kernel.
 const INSIDE: &str = "HAWSER_TEST_KERNEL";
 
-/// Ends a kernel that hangs, in seconds of real time. Tests compute for up to 100 s on two idle
-/// cores; a machine ten times as busy must pass them as well.
+/// Time limit of a kernel, in seconds of real time, which ends a hanging one. Tests take up to 100
+/// s on two idle cores and must also pass on a machine that is ten times as busy.
 const TIME_LIMIT: &str = "1200";
 
-/// What a test asks of its kernel.
+/// Requirements of a test on its kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Kernel {
     access_points: Vec<String>,
@@ -26,46 +25,47 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel without radios, in real time.
+    /// Creates a kernel without radios, in real time.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With an access point, described as for `scripts/radio-world --ap`, and a free card `wlan0`
-    /// beside it.
+    /// Adds an access point, described as for `scripts/radio-world --ap`, and an unused card
+    /// `wlan0`.
     #[must_use]
     pub fn access_point(mut self, description: &str) -> Self {
         self.access_points.push(description.to_owned());
         self
     }
 
-    /// With cards that can be on so many channels at once.
+    /// Sets the number of channels that cards support at once.
     #[must_use]
     pub fn channels(self, number: usize) -> Self {
         self.option(&["--channels", &number.to_string()])
     }
 
-    /// With time that passes only when every program waits.
+    /// Enables virtual time, which advances only when every program waits.
     #[must_use]
     pub fn virtual_time(self) -> Self {
         self.option(&["--virtual-time"])
     }
 
-    /// With a further option of `scripts/uml` or `scripts/radio-world`.
+    /// Adds an option of `scripts/uml` or `scripts/radio-world`.
     #[must_use]
     pub fn option(mut self, words: &[&str]) -> Self {
         self.options.extend(words.iter().map(|&word| word.to_owned()));
         self
     }
 
-    /// Whether this is the inside, where the test goes on. Outside it runs the test `name` inside,
-    /// or skips it where there is no such kernel, and says `false`: the test returns.
+    /// Returns whether this process is inside the kernel, where the test continues. Outside it runs
+    /// the test `name` inside, or skips it where there is no such kernel, and returns `false`: the
+    /// test returns.
     ///
     /// `name` is the test's full name, as the test runner prints it.
     ///
     /// # Panics
-    /// When the test fails inside, or is not found there.
+    /// If the test fails inside, or is not found there.
     #[track_caller]
     #[must_use = "the test must return where this is false"]
     pub fn enter(&self, name: &str) -> bool {
@@ -86,7 +86,7 @@ impl Kernel {
                 "--test-threads=1",
             ])
             .env(INSIDE, name)
-            // A skip in there would be seen by nobody.
+            // A skip inside the kernel would be invisible.
             .env(REQUIRE_ALL, "1")
             .stdin(Stdio::null())
             .output()
@@ -106,7 +106,7 @@ impl Kernel {
         false
     }
 
-    /// `program` in this kernel; the caller adds its arguments.
+    /// Returns a command that runs `program` in this kernel; the caller adds its arguments.
     #[must_use]
     pub fn command(&self, program: &Path) -> Command {
         let mut command = if self.access_points.is_empty() {
@@ -124,8 +124,8 @@ impl Kernel {
     }
 }
 
-/// Skips the calling test with [`skip`] unless the kernel of `scripts/uml` is built; says whether
-/// it is.
+/// Skips the calling test with [`skip`] unless the kernel of `scripts/uml` is built; returns
+/// whether it is.
 #[track_caller]
 #[must_use = "the test must return where this is false"]
 pub fn require_kernel() -> bool {
@@ -139,7 +139,7 @@ pub fn require_kernel() -> bool {
 }
 
 /// # Errors
-/// Why there is no kernel.
+/// Reason why there is no kernel.
 fn is_built() -> Result<(), String> {
     let output = Command::new(script("uml-kernel"))
         .arg("--cached")
@@ -163,6 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[ignore = "slow: make test-all"]
     fn a_test_goes_on_inside_of_a_kernel_of_its_own() {
         if !Kernel::new()
             .virtual_time()
@@ -172,11 +173,11 @@ mod tests {
         }
         let processors = std::fs::read_to_string("/proc/cpuinfo").expect("readable");
         assert!(processors.contains("User Mode Linux"), "{processors}");
-        // Four hours there take no time here, or the time limit ends this test.
+        // Four hours of virtual time take no real time; otherwise the time limit ends this test.
         std::thread::sleep(std::time::Duration::from_secs(4 * 3600));
     }
 
-    /// What a program of the machine says; it must succeed.
+    /// Returns the output of a command, which must succeed.
     fn said(command: &str) -> String {
         let output = Command::new("sh")
             .args(["-c", command])
@@ -193,6 +194,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "slow: make test-all"]
     fn a_station_joins_its_access_point_and_reaches_the_server_behind_it() {
         for program in ["hostapd", "wpa_supplicant", "iw", "dnsmasq", "udhcpc"] {
             if !crate::require_program(&[program]) {
@@ -234,6 +236,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "slow: make test-all"]
     #[should_panic(expected = "in a kernel of its own")]
     fn what_fails_inside_fails_the_test() {
         if !require_kernel() {

@@ -1,8 +1,8 @@
-//! What a test does when the machine lacks a right, a kernel feature or a program that it needs.
+//! Requirements of tests: rights, kernel features and programs, and the handling of missing ones.
 //!
 //! A skipped test counts as passed for the test runner, which hides that nothing was checked. So a
-//! test says what it lacks with [`skip`], and [`REQUIRE_ALL`] or [`LIST`] decide what follows. A
-//! test that runs the program of another crate asks for it with [`require_beside`].
+//! test reports a missing requirement with [`skip`], and [`REQUIRE_ALL`] or [`LIST`] determine the
+//! consequence. A test that runs the program of another crate requests it with [`require_sibling`].
 #![forbid(unsafe_code)]
 
 mod command;
@@ -18,26 +18,26 @@ use std::time::Duration;
 pub use command::{Daemon, Pings, good, run};
 pub use kernel::{Kernel, require_kernel};
 pub use postgres::Postgres;
-pub use program::{dhcp_server, require_beside};
+pub use program::{current_sources, dhcp_server, require_sibling};
 
-/// Environment variable: set to `1` on a machine where everything must be there. A skip then
-/// fails its test.
+/// Environment variable, set to `1` on a machine that must meet all requirements. A skip then fails
+/// its test.
 pub const REQUIRE_ALL: &str = "HAWSER_TEST_REQUIRE_ALL";
 
-/// Environment variable: a file to which each skip appends a line, for the list at the end of
+/// Environment variable with a file to which each skip appends a line, for the list at the end of
 /// `scripts/test`.
 pub const LIST: &str = "HAWSER_TEST_SKIPS";
 
 /// Time after which a wait in a test fails.
 ///
-/// It says nothing about how fast anything has to be: a hundred times what an idle machine needs,
-/// so that a busy one does not fail. Rates and times are for benchmarks and for virtual time.
+/// It does not specify a required speed: it is a hundred times what an idle machine needs, so that
+/// tests pass on a busy machine. Rates and times are measured by benchmarks and in virtual time.
 pub const GIVE_UP: Duration = Duration::from_secs(120);
 
-/// Says that the calling test cannot run here and why; the caller returns after it.
+/// Reports that the calling test cannot run here, and the reason; the caller returns after it.
 ///
 /// # Panics
-/// Where [`REQUIRE_ALL`] is `1`: the machine was promised to have everything.
+/// If [`REQUIRE_ALL`] is `1`, which promises that the machine meets all requirements.
 #[track_caller]
 pub fn skip(reason: impl Display) {
     let line = line(&reason, Location::caller());
@@ -89,15 +89,16 @@ pub fn require_users(what: &str) -> bool {
 #[track_caller]
 #[must_use = "the test must return where this is false"]
 pub fn require_root_of_machine(what: &str) -> bool {
-    // A namespace that maps every user is that of the machine.
+    // Only the machine's own namespace maps every user.
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let is_machine = map.split_whitespace().eq(["0", "0", "4294967295"]);
     require(is_machine, format!("{what} needs root of the machine"))
 }
 
-/// Skips the calling test with [`skip`] unless one of `programs` is installed; says whether one is.
+/// Skips the calling test with [`skip`] unless one of `programs` is installed; returns whether one
+/// is.
 ///
-/// Superuser programs count, whatever the caller's `PATH` says.
+/// Directories of superuser programs are searched in addition to the caller's `PATH`.
 #[track_caller]
 #[must_use = "the test must return where this is false"]
 pub fn require_program(programs: &[&str]) -> bool {
@@ -118,7 +119,7 @@ fn line(reason: &dyn Display, at: &Location<'_>) -> String {
     format!("{}:{}: {reason}", at.file(), at.line())
 }
 
-/// One write a line, so that the lines of tests that run at the same time do not mix.
+/// Writes one line at a time, so that the lines of concurrent tests do not mix.
 fn append(list: &std::path::Path, line: &str) -> std::io::Result<()> {
     let mut file = std::fs::File::options().append(true).create(true).open(list)?;
     file.write_all(format!("{line}\n").as_bytes())
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
     use std::process::{Command, Output};
 
-    /// The test below, in a process of its own, with these variables alone.
+    /// Runs the test below in a separate process with only these variables.
     fn skipping(variables: &[(&str, &std::path::Path)]) -> Output {
         let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
         command.args(["--exact", "tests::skips_when_asked", "--nocapture"]);

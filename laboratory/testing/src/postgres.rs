@@ -1,4 +1,4 @@
-//! A PostgreSQL server of a test's own, that can be killed and started again.
+//! PostgreSQL server of a test, which can be killed and restarted.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 
 use crate::skip;
 
-/// A server with an empty database `hawser`, reached by a Unix socket, and stopped when dropped.
+/// Server with an empty database `hawser` on a Unix socket; it is stopped when dropped.
 #[derive(Debug)]
 pub struct Postgres {
     directory: tempfile::TempDir,
     programs: PathBuf,
-    /// Whom it runs as, where the caller is root: a server refuses that.
+    /// User and group of the server if the caller is root, which PostgreSQL refuses.
     user: Option<(u32, u32)>,
     server: Option<Child>,
 }
 
 impl Postgres {
-    /// Starts a server; `None` where there is none on this machine, which is said by [`skip`].
+    /// Starts a server; `None` if PostgreSQL is not installed, which [`skip`] reports.
     ///
     /// # Panics
-    /// It does not start.
+    /// If it does not start.
     #[track_caller]
     #[must_use]
     pub fn start() -> Option<Self> {
@@ -58,16 +58,16 @@ impl Postgres {
         Some(server)
     }
 
-    /// How it is reached.
+    /// Returns the URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
         url(&[self])
     }
 
-    /// A standby of it, which follows it by streaming and answers questions.
+    /// Starts a hot standby with streaming replication.
     ///
     /// # Panics
-    /// It does not start.
+    /// If it does not start.
     #[must_use]
     pub fn standby(&self) -> Self {
         let (directory, programs) = (directory(self.user), self.programs.clone());
@@ -86,10 +86,10 @@ impl Postgres {
         standby
     }
 
-    /// Acknowledges from now on only what a standby has, too.
+    /// Enables synchronous replication: from now on commits wait for a standby.
     ///
     /// # Panics
-    /// It does not, or no standby follows it.
+    /// If the server rejects the setting or no standby follows it.
     pub fn wait_for_standbys(&self) {
         for statement in [
             "ALTER SYSTEM SET synchronous_standby_names = '*'",
@@ -105,19 +105,19 @@ impl Postgres {
         }
     }
 
-    /// Makes a standby the primary, and returns when it takes changes.
+    /// Promotes a standby, and returns when it accepts changes.
     ///
     /// # Panics
-    /// It does not.
+    /// If it fails.
     pub fn promote(&self) {
         let promoted = self.sql("postgres", "SELECT pg_promote()");
         assert_eq!(promoted.as_deref(), Ok("t"));
     }
 
-    /// Ends it as a crash of its machine would.
+    /// Kills the server, like a crash of its machine.
     pub fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {
-            // Of the whole group: what it has started ends as well.
+            // The whole group is killed, so that its children end as well.
             let group = format!("-{}", server.id());
             let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
             let _ = server.kill();
@@ -126,10 +126,10 @@ impl Postgres {
         }
     }
 
-    /// Starts it again, and returns when it answers.
+    /// Restarts the server, and returns when it answers.
     ///
     /// # Panics
-    /// It does not.
+    /// If it fails.
     pub fn restart(&mut self) {
         self.kill();
         let begun = Instant::now();
@@ -140,7 +140,8 @@ impl Postgres {
                 .arg(self.data())
                 .arg("-k")
                 .arg(self.directory.path());
-            // What has been written outlives the process, and more is not killed here.
+            // Written data survives the kill of the process, and the machine itself does not crash,
+            // so fsync is unnecessary.
             server.args(["-c", "listen_addresses=", "-c", "fsync=off"]);
             server
                 .process_group(0)
@@ -154,17 +155,18 @@ impl Postgres {
                     break;
                 }
             }
-            // Memory of the one before may be in use for a moment: then it ends again.
+            // Shared memory of the previous server may still be in use for a moment; the new server
+            // then exits, and the loop retries.
             if server.try_wait().expect("it is ours").is_none() {
                 self.server = Some(server);
             }
         }
     }
 
-    /// What a statement prints, without decoration.
+    /// Runs a statement, and returns its output without decoration.
     ///
     /// # Errors
-    /// What the server says.
+    /// Error message of the server.
     pub fn sql(&self, database: &str, statement: &str) -> Result<String, String> {
         let mut psql = Command::new("psql");
         psql.args([
@@ -181,7 +183,7 @@ impl Postgres {
         }
     }
 
-    /// Where it keeps everything.
+    /// Returns the directory of the data.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.directory.path().join("data")
@@ -203,7 +205,7 @@ impl Drop for Postgres {
     }
 }
 
-/// How several servers are reached, of which one is the primary.
+/// Returns the URL of several servers, of which one is the primary.
 #[must_use]
 pub fn url(servers: &[&Postgres]) -> String {
     let directory = |server: &&Postgres| server.directory.path().display().to_string().replace('/', "%2F");
@@ -211,7 +213,7 @@ pub fn url(servers: &[&Postgres]) -> String {
     format!("postgresql://hawser@{}/hawser", directories.join(","))
 }
 
-/// A directory for a server that runs as that user.
+/// Creates a directory for a server that runs as this user.
 fn directory(user: Option<(u32, u32)>) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let open = std::fs::Permissions::from_mode(0o755);
@@ -222,7 +224,7 @@ fn directory(user: Option<(u32, u32)>) -> tempfile::TempDir {
     directory
 }
 
-/// Where Debian keeps the servers of each version, the newest last.
+/// Returns Debian's directory of the newest server version.
 fn programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let directories = versions.flatten().map(|version| version.path().join("bin"));
@@ -242,4 +244,5 @@ fn id(which: &str) -> u32 {
     text.trim().parse().expect("the package makes the user postgres")
 }
 
+/// Time limit of the server's start. Source: our choice; a busy machine needs some seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-/// The program `name` beside the program `own`, which cargo has built for the test that calls.
+/// Returns the path of the program `name` in the directory of `own`, which cargo has built for the
+/// calling test.
 ///
 /// # Panics
-/// Where it is missing or older than one of its sources: a test would check what is there no more.
+/// If it is missing, or older than one of its sources: the test would check outdated code.
 #[must_use]
-pub fn require_beside(own: &str, name: &str) -> PathBuf {
+pub fn require_sibling(own: &str, name: &str) -> PathBuf {
     let program = Path::new(own).with_file_name(name);
     if let Err(problem) = check(&program) {
         panic!(
@@ -22,8 +23,8 @@ pub fn require_beside(own: &str, name: &str) -> PathBuf {
     program
 }
 
-/// Lets a `dnsmasq` be a DHCP server in the foreground, with nothing of the machine's own
-/// configuration; interfaces and addresses are the caller's. `leases`: its file.
+/// Configures `dnsmasq` as a DHCP server in the foreground, without the machine's own
+/// configuration. The caller adds interfaces and addresses; `leases` is the file of leases.
 pub fn dhcp_server(command: &mut Command, leases: &Path) {
     command.args([
         "--keep-in-foreground",
@@ -41,19 +42,35 @@ pub fn dhcp_server(command: &mut Command, leases: &Path) {
 
 fn check(program: &Path) -> Result<(), String> {
     let built = modified(program).map_err(|error| error.to_string())?;
-    // `cargo build` lists the sources. `cargo test` does not; it has just built the program then.
-    let Ok(list) = std::fs::read_to_string(program.with_extension("d")) else {
-        return Ok(());
-    };
-    let (_, sources) = list.split_once(": ").unwrap_or_default();
-    // A space within a name is escaped.
-    for source in sources.replace("\\ ", "\0").split_whitespace() {
-        let source = source.replace('\0', " ");
-        if modified(source.as_ref()).is_ok_and(|changed| changed > built) {
-            return Err(format!("older than {source}"));
+    for source in sources(program).unwrap_or_default() {
+        if modified(&source).is_ok_and(|changed| changed > built) {
+            return Err(format!("older than {}", source.display()));
         }
     }
     Ok(())
+}
+
+/// Returns the source files of `program`; `None` if cargo has not listed them: `cargo build` does,
+/// `cargo test` does not.
+///
+/// # Errors
+/// The program is missing or older than one of the files.
+pub fn current_sources(program: &Path) -> Result<Option<Vec<PathBuf>>, String> {
+    check(program)?;
+    Ok(sources(program))
+}
+
+fn sources(program: &Path) -> Option<Vec<PathBuf>> {
+    let list = std::fs::read_to_string(program.with_extension("d")).ok()?;
+    let (_, sources) = list.split_once(": ").unwrap_or_default();
+    // A space within a name is escaped.
+    let escaped = sources.replace("\\ ", "\0");
+    let sources = escaped.split_whitespace();
+    Some(
+        sources
+            .map(|source| PathBuf::from(source.replace('\0', " ")))
+            .collect(),
+    )
 }
 
 fn modified(path: &Path) -> io::Result<SystemTime> {
@@ -76,7 +93,7 @@ mod tests {
         for file in [&program, &source] {
             File::create(file).expect("created");
         }
-        assert_eq!(check(&program), Ok(()), "its sources are unknown");
+        assert_eq!(current_sources(&program), Ok(None), "its sources are unknown");
         let listed = source.display().to_string().replace(' ', "\\ ");
         std::fs::write(path("program.d"), format!("{}: {listed}\n", program.display())).expect("written");
         let touch = |at: u64| {
@@ -85,7 +102,7 @@ mod tests {
             file.set_modified(time).expect("set");
         };
         touch(1);
-        assert_eq!(check(&program), Ok(()));
+        assert_eq!(current_sources(&program), Ok(Some(vec![source.clone()])));
         touch(1 << 36);
         assert!(check(&program).expect_err("it is old").contains("older than"));
         std::fs::remove_file(&source).expect("removed");

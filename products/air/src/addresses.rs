@@ -1,9 +1,10 @@
-//! Link-layer addresses of the stations of one card: which a driver can tell apart.
+//! Link-layer addresses of the stations of one card that a driver can distinguish.
 //!
-//! A station wants an address of its own for each network. Most drivers take any. Some compare only
-//! a few bits of an address with the card's, so two stations whose other bits differ either fail or
-//! make the card acknowledge frames of its neighbours. On those, addresses differ in a [`mask`] of
-//! bits only, and a card has as many stations as the mask has addresses.
+//! A station needs a separate address for each network. Most drivers accept any address. Some
+//! compare only a few bits of an address with the card's, so two stations whose other bits differ
+//! either fail or make the card acknowledge frames of its neighbours. On such cards, addresses
+//! differ in a [`mask`] of bits only, and the number of stations is limited by the addresses of the
+//! mask.
 //!
 //! Source: Linux, `mt76x02_add_interface` (bits 1 to 4 of the first byte; bit 1 chooses one of
 //! eight slots by bits 2 to 4) and `ath9k_calculate_summary_state` (the card answers to all
@@ -12,7 +13,7 @@
 
 use hawser_linux::wireless::cards::Card;
 
-/// An address of the link layer.
+/// Link-layer address.
 pub(super) type Address = [u8; 6];
 
 /// Returns the bits in which stations of a card may differ from its address.
@@ -27,13 +28,14 @@ pub(super) fn mask(card: &Card) -> Address {
     }
 }
 
-/// Returns the number of stations that a card can tell apart beside interfaces of these addresses.
+/// Returns the number of stations that a card can distinguish in addition to interfaces with these
+/// addresses.
 pub(super) fn room(card: &Card, used: &[Address]) -> usize {
     let mask = mask(card);
     if mask == [0xff; 6] {
         return usize::MAX;
     }
-    // Stations of ours are local ones.
+    // Hawser's stations have locally administered addresses.
     let free = bits([
         mask[0] & !(LOCAL | GROUP),
         mask[1],
@@ -47,9 +49,9 @@ pub(super) fn room(card: &Card, used: &[Address]) -> usize {
     all.saturating_sub(local)
 }
 
-/// Returns the address that a card gives a station which would like to have `wanted`; `None` when
-/// all that it tells apart are `used`. `base`: of an interface of others that is up on the card, or
-/// else the card's own.
+/// Returns the address that a card assigns to a station which requests `wanted`; `None` if all
+/// addresses that the card distinguishes are `used`. `base`: the address of another program's
+/// interface that is up on the card, or else the card's own.
 pub(super) fn choose(card: &Card, wanted: Address, base: Address, used: &[Address]) -> Option<Address> {
     let mask = bits(mask(card));
     let start = extract(bits(wanted), mask);
@@ -58,14 +60,16 @@ pub(super) fn choose(card: &Card, wanted: Address, base: Address, used: &[Addres
         .map(|step| {
             let varied = deposit(start.wrapping_add(step), mask);
             let [.., a, b, c, d, e, f] = (bits(base) & !mask | varied).to_be_bytes();
-            // Of one device; and not of a maker's, where the driver lets us (IEEE 802, 8.4).
+            // The address is individual and, if the driver permits it, locally administered (IEEE
+            // 802, 8.4).
             let local = if mask >> 41 & 1 == 1 { LOCAL } else { 0 };
             [(a | local) & !GROUP, b, c, d, e, f]
         })
         .find(|address| !used.contains(address))
 }
 
-/// Returns whether a card can give a station this very address beside interfaces of others.
+/// Returns whether a card can assign exactly this address to a station next to other programs'
+/// interfaces.
 pub(super) fn fits(card: &Card, address: Address, base: Address, used: &[Address]) -> bool {
     let differs = bits(address) ^ bits(base);
     address[0] & GROUP == 0 && differs & !bits(mask(card)) == 0 && !used.contains(&address)
@@ -79,7 +83,7 @@ fn bits([a, b, c, d, e, f]: Address) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// Gathers the bits of a value that a mask has, the lowest first.
+/// Gathers the bits of a value that are set in a mask, the lowest first.
 fn extract(value: u64, mask: u64) -> u64 {
     let places = (0..48).filter(|place| mask >> place & 1 == 1);
     places
@@ -98,12 +102,13 @@ fn deposit(value: u64, mask: u64) -> u64 {
 // Source: IEEE 802-2014 section 8.4: bits of the first byte.
 const GROUP: u8 = 1;
 const LOCAL: u8 = 2;
-/// Drivers, by the beginnings of their names, that tell addresses apart by their first byte, or
-/// answer to more addresses the more bits differ.
+/// Drivers, by the beginnings of their names, that distinguish addresses by their first byte, or
+/// that answer to more addresses the more bits differ.
 const FIRST_BYTE: [&str; 4] = ["mt76x0", "mt76x2", "ath9k", "ath5k"];
 /// Source: `mt76x02_add_interface`, bits 1 to 4.
 const FIRST_BYTE_MASK: Address = [0x1e, 0, 0, 0, 0, 0];
-/// Bound of a search for a free address: no card has 256 stations of ours.
+/// Bound of a search for a free address: no card has 256 stations of Hawser. Source: our choice,
+/// 256 addresses; more only lengthen the search on a card that has none left.
 const MAX_BITS: u32 = 8;
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
-//! What packets of each station take of its channel, from what the kernel counts.
+//! Airtime of packets of each station on its channel, from the kernel's counters.
 //!
-//! The access point's rate is that of its last frame, smoothed. Which of its frames are lost a
-//! station does not see; the share of its own that the access point did not acknowledge stands for
-//! it, as both go the same way. A frame's other times are those of 802.11a/g without aggregation.
+//! The access point's rate is that of its last frame, smoothed. A station does not see lost frames
+//! of the access point, so the loss is estimated by the share of its own frames that the access
+//! point did not acknowledge, since both use the same channel. A frame's other times are those of
+//! 802.11a/g without aggregation.
 //!
-//! The share of others of a channel is the time that its card found it busy, less the time that the
-//! station's own packets took ([`Airtimes::others`]); cards that count no busy time tell none.
+//! The share of other stations is the busy time of the channel as counted by the card, minus the
+//! airtime of the station's own packets ([`Airtimes::others`]). It is unknown for cards that do not
+//! count busy time.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +15,7 @@ use hawser_linux::wireless::cards::Link;
 use hawser_radio::delivery::efficiency::Airtime as Frames;
 use hawser_wire::airtime::Airtime;
 
-/// What is known of each station, by interface.
+/// State of each station, by interface.
 #[derive(Debug, Default)]
 pub(super) struct Airtimes {
     stations: BTreeMap<String, Station>,
@@ -24,36 +26,36 @@ pub(super) struct Airtimes {
 /// Occupation of a channel.
 #[derive(Debug)]
 struct Channel {
-    /// Time listened and busy time when the share was last reckoned. Units: ms.
+    /// Time listened and busy time when the share was last computed. Units: ms.
     counted: (u64, u64),
-    /// Time that packets of own stations took since. Units: seconds.
+    /// Airtime of Hawser's own packets since then. Units: seconds.
     own: f64,
-    /// The share that others take, smoothed.
+    /// Smoothed share of other stations.
     others: f64,
 }
 
 #[derive(Debug)]
 struct Station {
     bssid: [u8; 6],
-    /// Of a bit, smoothed. Units: seconds.
+    /// Airtime of a bit, smoothed. Units: seconds.
     bit_time: f64,
-    /// The share of attempts that are lost.
+    /// Share of lost attempts.
     loss: f64,
-    /// Frames sent, and sent again, when the loss was last reckoned.
+    /// Frames sent, and retransmitted, when the loss was last computed.
     counted: (u32, u32),
     /// Frames in both directions, and their bytes, at the last measurement.
     counts: (u32, u64),
 }
 
 impl Airtimes {
-    /// Forgets all other interfaces.
+    /// Removes the state of all other interfaces.
     pub(super) fn keep<'a>(&mut self, names: impl Iterator<Item = &'a String> + Clone) {
         self.stations
             .retain(|name, _| names.clone().any(|one| one == name));
     }
 
-    /// Takes in what the kernel says of a station, and gives what its packets take of its channel,
-    /// `frequency` in MHz; `None` while the rate of its access point is not known.
+    /// Processes the kernel's statistics of a station, and returns the airtime of its packets on
+    /// its channel, `frequency` in MHz; `None` while the rate of its access point is not known.
     pub(super) fn measure(&mut self, name: &str, link: &Link, frequency: u32) -> Option<Airtime> {
         let rate = f64::from(link.received_kbps.filter(|rate| *rate > 0)?) * 1e3;
         let fresh = || Station {
@@ -69,9 +71,9 @@ impl Airtimes {
         }
         station.bit_time += (1.0 / rate - station.bit_time) / SMOOTHING;
         let sent = link.sent.wrapping_sub(station.counted.0);
-        if sent >= LEAST {
+        if sent >= MIN {
             let retried = f64::from(link.retried.wrapping_sub(station.counted.1));
-            let loss = (retried / (retried + f64::from(sent))).min(MOST_LOSS);
+            let loss = (retried / (retried + f64::from(sent))).min(MAX_LOSS);
             station.loss += (loss - station.loss) / SMOOTHING;
             station.counted = (link.sent, link.retried);
         }
@@ -89,9 +91,9 @@ impl Airtimes {
         Some(airtime)
     }
 
-    /// Takes in what a card counts of a channel, `frequency` in MHz, after its stations were
-    /// measured: the time that it listened, and how much of it the channel was busy, in ms since
-    /// any beginning. Returns the share that others take, 0 to 1.
+    /// Processes a card's counters of a channel, `frequency` in MHz, after its stations were
+    /// measured: the time that the card listened, and the time that the channel was busy, in ms
+    /// since an arbitrary start. Returns the share of other stations, 0 to 1.
     pub(super) fn others(&mut self, frequency: u32, (active, busy): (u64, u64)) -> f64 {
         let channel = self.channels.entry(frequency).or_insert(Channel {
             counted: (active, busy),
@@ -121,15 +123,17 @@ fn frames_and_bytes(link: &Link) -> (u32, u64) {
     (link.sent.wrapping_add(link.received), link.bytes)
 }
 
-/// Time listened from which a share is computed: in less, packets that are counted late weigh too
-/// much. Source: a beacon interval of 102 ms, more than twice. Units: ms.
+/// Minimum listening time for a share: in a shorter time, packets that are counted late have too
+/// much weight. Source: more than twice the beacon interval of 102 ms. Units: ms.
 const MIN_LISTENED: u64 = 250;
-/// Looks, half a second apart, over which is smoothed.
+/// Number of samples of smoothing, half a second apart. Source: our choice, some two seconds; a
+/// shorter time follows single measurements, a longer one a moving client late.
 const SMOOTHING: f64 = 4.0;
-/// Frames from which a loss is reckoned, as many as `hawser_radio::delivery` wants.
-const LEAST: u32 = 20;
-/// Counters may be set back; beyond this nothing is carried anyway.
-const MOST_LOSS: f64 = 0.95;
+/// Minimum number of frames for a loss estimate. Source: that of `hawser_radio::delivery`.
+const MIN: u32 = 20;
+/// Highest plausible loss: counters may be reset, and a link with more loss transfers nothing
+/// anyway. Source: our choice, twenty attempts for each frame, more than any driver makes.
+const MAX_LOSS: f64 = 0.95;
 
 #[cfg(test)]
 mod tests {
@@ -150,16 +154,17 @@ mod tests {
         let mut link = link(54_000, 0, 0);
         let mut others = 0.0;
         for look in 1..40_u64 {
-            // 1,000 full packets of 383 us: 38 % of a second; in all the channel is busy for 70 %.
+            // 1,000 full packets of 383 us take 38 % of a second; the channel is busy for 70 % in
+            // total.
             (link.received, link.bytes) = (1000 * look as u32, 1_500_000 * look);
             airtimes.measure("a", &link, 2437).expect("known");
             others = airtimes.others(2437, (1000 * look, 700 * look));
         }
         assert!((others - 0.317).abs() < 0.01, "{others}");
-        // A card that resets its counters, and a look that is too soon, change nothing.
+        // A reset of the card's counters, and a sample that is too early, change nothing.
         assert_eq!(airtimes.others(2437, (10, 3)), others);
         assert_eq!(airtimes.others(2437, (200, 200)), others);
-        // Nobody else: what own packets take more than that is not counted.
+        // Without other stations, own airtime beyond the busy time does not count.
         for look in 1..40_u64 {
             link.bytes += 1_500_000;
             link.received += 1000;
@@ -176,7 +181,7 @@ mod tests {
         let fast = airtimes.measure("a", &link(54_000, 0, 0), 2437).expect("known");
         let slow = airtimes.measure("b", &link(6_000, 0, 0), 2437).expect("known");
         assert_eq!((fast.channel, slow.channel), (2437, 2437));
-        // 12,000 bits, and 161 us besides.
+        // A full packet takes 12,000 bits plus 161 us.
         assert!(fast.full.as_micros().abs_diff(383) < 2, "{fast:?}");
         assert!(slow.full.as_micros().abs_diff(2161) < 2, "{slow:?}");
         assert_eq!(fast.empty, slow.empty);

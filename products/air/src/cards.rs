@@ -1,5 +1,4 @@
-//! What `hawser radio` says: the cards, what can be done with them and why not more, and the
-//! access points around.
+//! Output of `hawser radio`: the cards, their abilities and limits, and the access points around.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +12,11 @@ use serde_json::{Value, json};
 
 use super::{STATION, addresses, legible, saved};
 
-/// The cards with their interfaces, what they carry at once, and in words what can be done.
+/// Returns the cards with their interfaces, their abilities at the same time, and the possible uses
+/// in words.
 ///
 /// # Errors
-/// This machine has no Wi-Fi, or the kernel does not answer.
+/// If this machine has no Wi-Fi, or the kernel does not answer.
 pub async fn describe() -> anyhow::Result<Value> {
     let (wireless, cards) = open().await?;
     let interfaces = wireless.interfaces().await?;
@@ -29,18 +29,18 @@ pub async fn describe() -> anyhow::Result<Value> {
 }
 
 fn describe_card(card: &Card, interfaces: &[&Interface]) -> Value {
-    let (most, channels) = card.room_beside(&[]);
+    let (most, channels) = card.room_with(&[]);
     let others = interfaces
         .iter()
         .filter(|one| one.is_up && !one.name.starts_with(STATION));
     let kinds: Vec<_> = others.clone().map(|one| one.kind).collect();
     let used: Vec<_> = others.map(|one| one.address).collect();
-    let (free, _) = card.room_beside(&kinds);
+    let (free, _) = card.room_with(&kinds);
     let told_apart = addresses::room(card, &used);
     let left = free.min(told_apart);
     let (can, cannot) = in_words(card, left);
     let few = (told_apart < free)
-        .then(|| format!("more than {left} stations: its driver tells no more apart by their addresses"));
+        .then(|| format!("more than {left} stations: its driver cannot distinguish more by their addresses"));
     let cannot: Vec<_> = cannot.into_iter().chain(few).collect();
     let cannot = (!cannot.is_empty()).then(|| cannot.join("; "));
     let shown = interfaces.iter().map(|one| {
@@ -66,9 +66,10 @@ fn describe_card(card: &Card, interfaces: &[&Interface]) -> Value {
     })
 }
 
-/// What can be done with a card that has room for so many stations of ours, and why not more.
+/// Returns the uses of a card with room for this many of Hawser's stations, and the reason for its
+/// limit.
 fn in_words(card: &Card, left: usize) -> (String, Option<String>) {
-    let (most, channels) = card.room_beside(&[]);
+    let (most, channels) = card.room_with(&[]);
     if !card.has_stations {
         return (
             "nothing: it cannot join access points".to_owned(),
@@ -77,17 +78,19 @@ fn in_words(card: &Card, left: usize) -> (String, Option<String>) {
     }
     if left == 0 {
         let why = if most <= 1 {
-            "its driver carries one interface at a time, and another program has it"
+            "its driver supports one interface at a time, and another program uses it"
         } else {
-            "other programs' interfaces take all that its driver carries at a time"
+            "the interfaces of other programs use all that its driver supports at a time"
         };
         return (
-            "nothing beside what is joined already; that network is used".to_owned(),
+            "no further network; the network that is already joined is used".to_owned(),
             Some(why.to_owned()),
         );
     }
     let can = match (left, channels) {
-        (1, _) => "joins one access point, and another known one before it fades".to_owned(),
+        (1, _) => {
+            "joins one access point, and changes to another known one before the signal is lost".to_owned()
+        }
         (_, 1) => format!("joins up to {left} access points at a time, all on one channel"),
         _ => format!("joins up to {left} access points at a time, on up to {channels} channels"),
     };
@@ -95,10 +98,10 @@ fn in_words(card: &Card, left: usize) -> (String, Option<String>) {
         match (card.has_active_monitor, hwsim::is_there()) {
             (false, _) => "several channels: its driver serves one at a time",
             (true, true) => {
-                "several channels: its driver serves one at a time (with slots = true under [radio] it takes turns)"
+                "several channels: its driver serves one at a time (with slots = true under [radio] it serves several in turn)"
             }
             (true, false) => {
-                "several channels: its driver serves one at a time (with slots = true under [radio] it takes turns, among open networks; those with a password need mac80211_hwsim: `sudo modprobe mac80211_hwsim radios=0`)"
+                "several channels: its driver serves one at a time (with slots = true under [radio] it serves several in turn, for open networks; networks with a password need mac80211_hwsim: `sudo modprobe mac80211_hwsim radios=0`)"
             }
         }
         .to_owned()
@@ -115,10 +118,11 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// The access points around, the strongest first: by every card that has an interface that is up.
+/// Scans with every card that has an active interface. Returns the access points in range, the
+/// strongest first.
 ///
 /// # Errors
-/// This machine has no Wi-Fi, no interface is up, or the kernel refuses to scan.
+/// If this machine has no Wi-Fi, no interface is up, or the kernel refuses to scan.
 pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
     let (wireless, cards) = open().await?;
     let interfaces = wireless.interfaces().await?;
@@ -162,14 +166,15 @@ pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
         }
     }
     if !has_listened {
-        bail!("no Wi-Fi interface is up: `sudo hawser up` makes its own, or `sudo ip link set wlan0 up`");
+        bail!("no Wi-Fi interface is up: `sudo hawser up` creates one, or run `sudo ip link set wlan0 up`");
     }
     let mut all: Vec<_> = found.into_values().collect();
     all.sort_by_key(|(signal, _)| -signal);
     Ok(json!({ "networks": all.into_iter().map(|(_, value)| value).collect::<Vec<_>>() }))
 }
 
-/// The saved networks, who knows them, and why those that are not joined are not.
+/// Returns the saved networks, the programs that saved them, and the reasons why some are not
+/// joined.
 #[must_use]
 pub fn known(config: &RadioConfig) -> Value {
     let saved = saved::read(config);
@@ -186,7 +191,9 @@ pub fn known(config: &RadioConfig) -> Value {
 
 async fn open() -> anyhow::Result<(Wireless, Vec<Card>)> {
     if !Wireless::is_there() {
-        bail!("this machine has no Wi-Fi card that the kernel knows (`lsusb` and `dmesg` may say why)");
+        bail!(
+            "the kernel has no driver for a Wi-Fi card of this machine (`lsusb` and `dmesg` may show the reason)"
+        );
     }
     let wireless = Wireless::open()?;
     let mut cards = wireless.cards().await?;

@@ -1,5 +1,5 @@
-//! What a card is to do: who is heard, which access points are chosen, and whether several channels
-//! are served in turn.
+//! Decisions about a card: known access points, the chosen ones, and whether several channels are
+//! served in turn.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
@@ -14,18 +14,18 @@ use serde_json::{Value, json};
 
 use super::saved::{KnownNetwork, OwnAddress};
 use super::slots::{self, Slots, Turns};
-use super::supplicant::Way;
-use super::{CardState, JOINED_WITHIN, Joins, Keeper, State, addresses, legible};
+use super::supplicant::StationKind;
+use super::{CardState, JOIN_TIMEOUT, Joins, Keeper, State, addresses, legible};
 
 impl CardState {
-    /// All channels are scanned then.
-    pub(super) fn look_everywhere(&mut self, at: Clock) {
+    /// Requests a scan of all channels.
+    pub(super) fn scan_all_channels(&mut self, at: Clock) {
         self.is_all_due = true;
         self.scan_at = at;
     }
 
-    /// Slots have ended. Those that have served no network are tried again after twice the time:
-    /// the stations that work are left for them first.
+    /// Handles the end of slots. Slots that served no network are retried after a doubled pause,
+    /// because every attempt first leaves the working stations.
     fn handle_slots_ended(&mut self, has_served: bool, reason: Option<String>) {
         if has_served {
             self.slots_failures = 0;
@@ -35,13 +35,14 @@ impl CardState {
             self.slots_failures += 1;
         }
         let name = &self.card.name;
-        self.slots_ended = reason.map(|reason| format!("Wi-Fi card {name} ends its slots: {reason}"));
+        self.slots_ended = reason
+            .map(|reason| format!("Wi-Fi card {name} no longer serves several channels in turn: {reason}"));
     }
 }
 
-/// Returns whether slots can serve an access point: the kernel sends what a monitor interface is
-/// given only on channels where an access point could begin at once (no radar, and no other reason
-/// to be silent), and 802.11a and g are not spoken at 6 GHz.
+/// Returns whether slots can serve an access point: the kernel transmits frames of a monitor
+/// interface only on channels on which an access point may start immediately (no radar detection or
+/// other restriction), and 802.11a and g are not used at 6 GHz.
 fn may_send_in_slots(card: &Card, heard: &Heard) -> bool {
     heard.frequency < FIRST_OF_6_GHZ && card.beacons.contains(&heard.frequency)
 }
@@ -72,8 +73,8 @@ impl Keeper {
         if self.follow_slots(wireless, number).await? {
             return Ok(());
         }
-        // Without any way out, what has been heard so far is good enough, and the rest is
-        // looked for later; otherwise a part of a scan is not chosen from.
+        // Without any uplink the results so far are used, and the rest is scanned later; otherwise
+        // an incomplete scan is not used.
         let is_hasty = self.is_out(number) && !self.config.radio.slots;
         if self.is_scanning(number).await && !is_hasty {
             return Ok(());
@@ -83,7 +84,7 @@ impl Keeper {
                 .await?;
             self.scan(wireless, number, listener, &room);
         } else {
-            // Somebody has to listen.
+            // The card needs an interface for scans.
             self.add(wireless, number, None).await?;
         }
         let now = self.now();
@@ -96,8 +97,8 @@ impl Keeper {
         };
         let chosen = state.planner.choose(&room, &rule, now);
         if !chosen.is_empty() && state.scanning.is_some() {
-            // Joining ends it.
-            state.look_everywhere(Clock::now() + REST_OF_SCAN);
+            // The association interrupts the scan.
+            state.scan_all_channels(Clock::now() + REST_OF_SCAN);
         }
         if self
             .start_slots(wireless, number, &others, (&chosen, &rule))
@@ -106,14 +107,14 @@ impl Keeper {
             return Ok(());
         }
         let room = Room {
-            // Until the new station has delivered, the old one is not counted.
+            // The old station does not count until the new one has delivered.
             stations: self.card_capacity(&card, &others),
             ..room
         };
         self.carry_out(wireless, number, chosen, &room).await
     }
 
-    /// Returns which access points may be joined beside those that others have joined.
+    /// Returns the constraints for access points, given those that other programs have joined.
     async fn rule(&self, wireless: &Wireless, not_ours: &[Interface]) -> anyhow::Result<Rule> {
         let all = self.config.radio.access_points == AccessPoints::All;
         let mut access_points = Vec::new();
@@ -128,13 +129,13 @@ impl Keeper {
         })
     }
 
-    /// Whether the card has joined nothing, and is about to join nothing.
+    /// Returns whether the card has no association and starts none.
     fn is_out(&self, card: u32) -> bool {
         let mut on = self.stations.values().filter(|one| one.card == card);
         !on.any(|one| one.joins.is_some())
     }
 
-    /// Whether the configuration leaves the card to Hawser.
+    /// Returns whether the configuration lets Hawser use the card.
     fn may_use(&self, card: &Card) -> bool {
         let is_on = |one: &&Interface| one.card == card.number;
         let names = self.interfaces.iter().filter(is_on).map(|one| &one.name);
@@ -145,7 +146,7 @@ impl Keeper {
             .any(|pattern| names.iter().any(|name| pattern.matches(name)))
     }
 
-    /// Tells the planner of the known networks that were heard, by scans of whomever.
+    /// Passes the known networks that any program's scans have found to the planner.
     async fn hear(
         &mut self,
         wireless: &Wireless,
@@ -181,8 +182,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether the card serves several channels in turn, as it goes on to do. Ends that when a
-    /// network is lost, so that all are looked for again.
+    /// Returns whether the card continues to serve several channels in turn. Ends that when a
+    /// network is lost, so that all are scanned again.
     pub(super) async fn follow_slots(&mut self, wireless: &Wireless, card: u32) -> anyhow::Result<bool> {
         self.join_in_slots(wireless, card).await?;
         let (now, enabled) = (self.now(), self.config.radio.slots);
@@ -192,16 +193,16 @@ impl Keeper {
         let Some(slots) = &state.slots else {
             return Ok(false);
         };
-        let all = slots.shown();
-        // What wpa_supplicant has given up is a station no more.
+        let all = slots.report();
+        // Stations that wpa_supplicant has abandoned are removed.
         let is_given_up = |name: &String| slots.handed().contains(name) && !self.stations.contains_key(name);
-        let is_out = |shown: &&slots::Shown| {
-            is_given_up(&shown.name) || (!shown.is_joined && shown.since.elapsed() > JOINED_WITHIN)
+        let is_out = |shown: &&slots::NetworkState| {
+            is_given_up(&shown.name) || (!shown.is_joined && shown.since.elapsed() > JOIN_TIMEOUT)
         };
         let lost: Vec<_> = all.iter().filter(is_out).collect();
         for shown in &all {
             if shown.is_joined {
-                state.planner.handle_joined(shown.joins.bssid);
+                state.planner.handle_association(shown.joins.bssid);
             }
         }
         if lost.is_empty() && slots.is_alive() && enabled {
@@ -215,17 +216,17 @@ impl Keeper {
             state.planner.handle_failed(shown.joins.bssid, now);
         }
         state.handle_slots_ended(has_served, reason);
-        state.look_everywhere(Clock::now());
+        state.scan_all_channels(Clock::now());
         self.end_slots(card).await;
         Ok(false)
     }
 
-    /// Has wpa_supplicant join with the stations whose access points have been heard by now.
+    /// Lets wpa_supplicant associate the stations whose access points have been received.
     async fn join_in_slots(&mut self, wireless: &Wireless, card: u32) -> anyhow::Result<()> {
         let slots = self.cards.get_mut(&card).and_then(|state| state.slots.as_mut());
         for (name, heard) in slots.map(Slots::joinable).unwrap_or_default() {
             self.start_supplicant().await?;
-            self.hand_over(wireless, (card, Way::Slots), &name, Some(heard))
+            self.hand_over(wireless, (card, StationKind::Slots), &name, Some(heard))
                 .await?;
         }
         Ok(())
@@ -238,12 +239,12 @@ impl Keeper {
                 self.leave(name).await;
             }
             slots.end(&mut self.system).await;
-            self.tell_dhcp();
+            self.update_dhcp();
         }
     }
 
-    /// The medium of kernel stations, where there can be some; a card in slots without them serves
-    /// open networks only. Simulated cards of others that are in use keep the kernel's medium.
+    /// Opens the medium of kernel stations, if available; a card in slots without them serves open
+    /// networks only. If other programs use simulated cards, these keep the kernel's medium.
     async fn medium(&mut self) -> Option<hwsim::Cards> {
         if !hwsim::is_there() || self.has_others_cards {
             return None;
@@ -257,13 +258,15 @@ impl Keeper {
         }
         taken
             .inspect_err(|error| {
-                self.notice(format!("slots serve open networks only: mac80211_hwsim: {error}"))
+                self.notice(format!(
+                    "time slots serve open networks only: mac80211_hwsim: {error}"
+                ))
             })
             .ok()
     }
 
-    /// Serves several channels in turn where that reaches more networks than one channel does, and
-    /// the card is Hawser's alone.
+    /// Serves several channels in turn if that reaches more networks than one channel, and only
+    /// Hawser uses the card.
     pub(super) async fn start_slots(
         &mut self,
         wireless: &Wireless,
@@ -282,18 +285,19 @@ impl Keeper {
             return Ok(false);
         }
         let room = Room {
-            stations: MOST_SLOTS,
-            channels: MOST_SLOTS,
+            stations: MAX_SLOTS,
+            channels: MAX_SLOTS,
             held: Vec::new(),
         };
-        // All stations of a card in slots have one address: of a network, its distribution system
-        // would send everything to the station that spoke last.
+        // All stations of a card in slots have the same address, so only one may join a network:
+        // its distribution system would send all frames to the station that sent last.
         let rule = &Rule {
             all: false,
             ..rule.clone()
         };
-        // To try a password again that was refused would end the slots of the others; and all
-        // stations of a card in slots have one address, of Hawser's choice.
+        // Networks with a rejected password are excluded, because another attempt would end the
+        // slots of the others; so are profiles with an address, because all stations of a card in
+        // slots have one address, which Hawser chooses.
         let refused = &self.refused;
         let is_free =
             |known: &KnownNetwork| matches!(known.address, OwnAddress::OfNetwork | OwnAddress::Random);
@@ -310,7 +314,7 @@ impl Keeper {
         let ended = state.slots_ended.clone();
         let silent = silent.into_iter().map(|heard| {
             let (ssid, channel) = (legible(&heard.ssid), channel(heard.frequency));
-            format!("slots do not serve {ssid}: a monitor interface may not send on channel {channel} here")
+            format!("time slots cannot serve {ssid}: a monitor interface must not send on channel {channel} in this country")
         });
         for text in silent.chain(ended) {
             self.notice(text);
@@ -343,7 +347,7 @@ impl Keeper {
                 ssid,
                 bssid = written(heard.bssid),
                 channel = channel(heard.frequency),
-                "served in slots"
+                "served in time slots"
             );
         }
         let networks = names.iter().cloned().zip(all).collect();
@@ -363,20 +367,20 @@ impl Keeper {
         if let Some(state) = self.cards.get_mut(&card) {
             state.slots = Some(slots);
         }
-        self.tell_dhcp();
+        self.update_dhcp();
         Ok(true)
     }
 
-    /// Serves a network for so many slots in turn.
+    /// Sets the weight of a network's slots.
     ///
     /// # Errors
-    /// No card takes turns with a network of that name; in words.
+    /// A message if no card serves a network of that name in slots.
     pub(super) fn set_weight(&self, network: &str, weight: u32) -> anyhow::Result<Value> {
-        if !(1..=MOST_WEIGHT).contains(&weight) {
-            bail!("a weight is 1 to {MOST_WEIGHT}");
+        if !(1..=MAX_WEIGHT).contains(&weight) {
+            bail!("the weight is out of range: expected 1 to {MAX_WEIGHT}");
         }
         for slots in self.cards.values().filter_map(|state| state.slots.as_ref()) {
-            let all = slots.shown();
+            let all = slots.report();
             let place = all
                 .iter()
                 .position(|shown| shown.joins.ssid == network.as_bytes());
@@ -386,23 +390,23 @@ impl Keeper {
             }
         }
         bail!(
-            "no card takes turns with a network called {network}: `hawser status` shows those in slots (slots = true under [radio]); others are on the air all the time"
+            "no card serves the network {network} in time slots: `hawser status` shows the networks in slots (slots = true under [radio]); other networks are served all the time"
         )
     }
 
-    /// The networks that are served in slots.
-    pub(super) fn slot_stations(&self) -> impl Iterator<Item = slots::Shown> {
+    /// Returns the networks that are served in slots.
+    pub(super) fn slot_stations(&self) -> impl Iterator<Item = slots::NetworkState> {
         let all = self.cards.values().filter_map(|state| state.slots.as_ref());
-        all.flat_map(Slots::shown)
+        all.flat_map(Slots::report)
     }
 
-    /// What the card has left beside what others have on it.
+    /// Returns the capacity of a card in addition to the interfaces of other programs.
     pub(super) fn room(&self, card: &Card, others: &[Interface]) -> Room {
         if !self.may_use(card) {
             return Room::default();
         }
         let kinds: Vec<_> = others.iter().map(|one| one.kind).collect();
-        let (_, channels) = card.room_beside(&kinds);
+        let (_, channels) = card.room_with(&kinds);
         let mut held: Vec<_> = others
             .iter()
             .filter(|one| one.kind != Kind::Monitor)
@@ -423,11 +427,11 @@ impl Keeper {
         }
     }
 
-    /// Returns how many stations of ours the card itself has room for.
+    /// Returns the number of Hawser's stations that the card itself supports.
     fn card_capacity(&self, card: &Card, others: &[Interface]) -> usize {
         let kinds: Vec<_> = others.iter().map(|one| one.kind).collect();
         let used: Vec<_> = others.iter().map(|one| one.address).collect();
-        let (stations, _) = card.room_beside(&kinds);
+        let (stations, _) = card.room_with(&kinds);
         stations.min(addresses::room(card, &used))
     }
 
@@ -436,7 +440,7 @@ impl Keeper {
         on.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The interface by which the card listens.
+    /// Returns the interface with which the card scans.
     pub(super) fn listener(&self, card: u32, others: &[Interface]) -> Option<u32> {
         let own = self.stations.values().find(|station| station.card == card);
         let other = || others.iter().find(|one| one.kind == Kind::Station);
@@ -444,16 +448,16 @@ impl Keeper {
             .or_else(|| other().map(|one| one.index))
     }
 
-    /// Scans when it is time: all channels where that is due, then one after the other, for a share
-    /// of the time. Where no other channel could be used, only those that are held: that costs no
-    /// time on the air.
+    /// Starts due scans: first of all channels if that is due, then of one channel after the other,
+    /// for a share of the time. If no other channel could be used, it scans only the channels in
+    /// use, which takes no airtime.
     pub(super) fn scan(&mut self, wireless: &Arc<Wireless>, card: u32, listener: u32, room: &Room) {
         let hidden: Vec<_> = self
             .known
             .values()
             .filter(|known| known.is_hidden)
             .filter_map(|known| String::from_utf8(known.ssid.clone()).ok())
-            .take(MOST_HIDDEN)
+            .take(MAX_HIDDEN)
             .collect();
         let is_out = self.is_out(card);
         let is_joining = self.stations.values().any(|station| {
@@ -493,13 +497,13 @@ impl Keeper {
             let pause = if is_held {
                 LONGEST_PAUSE
             } else {
-                channel.div_f64(share.max(LEAST_SHARE)).min(LONGEST_PAUSE)
+                channel.div_f64(share.max(MIN_SHARE)).min(LONGEST_PAUSE)
             };
             result.ok().map(|()| end + pause)
         }));
     }
 
-    /// Whether a scan is under way.
+    /// Returns whether a scan is in progress.
     pub(super) async fn is_scanning(&mut self, card: u32) -> bool {
         let Some(state) = self.cards.get_mut(&card) else {
             return false;
@@ -509,40 +513,57 @@ impl Keeper {
         };
         state.hear_at = Clock::now();
         match task.await.ok().flatten() {
-            // Another may have been asked for meanwhile.
+            // Another scan may have been requested in the meantime.
             Some(next) if !state.is_all_due => state.scan_at = next,
             Some(_) => {}
-            None => state.look_everywhere(Clock::now() + SCAN_AGAIN),
+            None => state.scan_all_channels(Clock::now() + SCAN_AGAIN),
         }
         false
     }
 }
 
-/// Within which simulated cards that are in use are heard: two beacons.
+/// Time within which simulated cards in use are received: two beacons. Source: two intervals of
+/// 102.4 ms, the default of hostapd, and a margin.
 const OTHERS_HEARD: Duration = Duration::from_millis(250);
-/// Where 802.11a and g are not spoken any more. Units: MHz.
+/// First frequency at which 802.11a and g are no longer used. Source: the lower edge of channel 1,
+/// whose centre is 5955 MHz (IEEE 802.11ax-2021 annex E). Units: MHz.
 const FIRST_OF_6_GHZ: u32 = 5945;
-/// How often signals are looked at while nothing is scanned: a list of hundreds, in a busy place.
+/// Interval of reading signals while no scan runs; the list has hundreds of entries in dense areas.
+/// Source: our choice; a shorter one takes processor time, a longer one keeps an access point that
+/// fades.
 const HEAR_EVERY: Duration = Duration::from_secs(2);
-/// The longest pause between scans, and the one of a card whose only channel it hears anyway.
+/// Longest pause between scans, and the pause of a card that receives its only channel anyway.
+/// Source: our choice; a longer one misses networks of a moving client, a shorter one costs a busy
+/// card more than its share.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How much of the time a card scans that has joined nothing: as much as Juggler's (section 6.1).
+/// Share of the time in which a card without a network scans, as in Juggler (section 6.1).
 const SHARE_WHILE_OUT: f64 = 0.1;
-/// Shares below it make pauses longer than that.
-const LEAST_SHARE: f64 = 1e-3;
-/// After one that was cut short by joining what it had heard so far.
+/// Minimum share, below which pauses would exceed [`LONGEST_PAUSE`]. Source: a scan of a channel
+/// takes 60 ms or more, which is a thousandth of [`LONGEST_PAUSE`].
+const MIN_SHARE: f64 = 1e-3;
+/// Pause before the rest of a scan that an association has interrupted. Source: our choice, longer
+/// than an association at a good signal, which takes up to 3 s; a shorter one interrupts it.
 const REST_OF_SCAN: Duration = Duration::from_secs(5);
-/// After one that was refused.
+/// Pause after a refused scan. Source: our choice; a card refuses while it scans for another
+/// program, which takes some seconds.
 const SCAN_AGAIN: Duration = Duration::from_secs(2);
-/// Of what cards take in one scan (4 to 20), with the empty name.
-const MOST_HIDDEN: usize = 3;
-/// A network that is away longer than this loses what is kept for it.
-const MOST_WEIGHT: u32 = 10;
-/// More networks in turn than these wait too long for theirs.
-const MOST_SLOTS: usize = 4;
-/// After slots that ended: everything is looked for first.
+/// Number of hidden names per scan, of the 4 to 20 that cards accept, the empty name included.
+/// Source: our choice, the smallest of these numbers (`NL80211_ATTR_MAX_NUM_SCAN_SSIDS` of
+/// linux/nl80211.h) less the empty name; more would be refused.
+const MAX_HIDDEN: usize = 3;
+/// Maximum weight: after a longer absence, a network's access point drops buffered packets. Source:
+/// our choice; ten default slots of 100 ms are 1 s, and access points hold 64 packets
+/// (docs/notebook/slots.md).
+const MAX_WEIGHT: u32 = 10;
+/// Maximum number of networks in slots: with more, each waits too long for its slot. Source: our
+/// choice; with four default slots of 100 ms each network waits for 300 ms, and TCP's timeouts
+/// begin at 200 ms.
+const MAX_SLOTS: usize = 4;
+/// Pause after slots that ended without success, in which all channels are scanned. Source: our
+/// choice, longer than a scan of all channels; it doubles while slots fail.
 const SLOTS_AGAIN: Duration = Duration::from_secs(20);
-/// Bound of the pause between slots that serve no network: 21 minutes.
+/// Bound of the pause between slots that serve no network. Source: [`SLOTS_AGAIN`] doubled six
+/// times is 21 minutes.
 const MAX_DOUBLINGS: u32 = 6;
 
 #[cfg(test)]
@@ -553,7 +574,7 @@ mod tests {
     fn slots_serve_only_channels_where_the_card_may_send_at_once() {
         let card = Card {
             frequencies: vec![2412, 2467, 5180, 5260, 5955],
-            // 2467 MHz is one to listen on, 5260 MHz one of radar.
+            // On 2467 MHz only passive scans are permitted; 5260 MHz requires radar detection.
             beacons: vec![2412, 5180, 5955],
             ..Card::default()
         };

@@ -1,4 +1,4 @@
-//! Station interfaces: made, given to wpa_supplicant, and taken down.
+//! Station interfaces: creation, control by wpa_supplicant, and removal.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,37 +8,37 @@ use anyhow::{Context, anyhow};
 use aws_lc_rs::hmac;
 use hawser_config::atomic_file;
 use hawser_config::identity::random;
-use hawser_host::watched::tell_if_new;
+use hawser_host::watched::send_if_changed;
 use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
 use hawser_linux::wireless::written;
 use hawser_radio::stations::{Heard, channel};
 
 use super::addresses::{self, Address};
 use super::saved::OwnAddress;
-use super::supplicant::{Supplicant, Way};
+use super::supplicant::{StationKind, Supplicant};
 use super::{Joins, Keeper, STATION, State, Station, legible, manager};
 
 impl Keeper {
-    /// Names for interfaces of ours that nobody has.
+    /// Returns unused names for Hawser's interfaces.
     pub(super) fn free_names(&self, count: usize) -> anyhow::Result<Vec<String>> {
         let mut used = BTreeSet::new();
         used.extend(self.interfaces.iter().map(|one| one.name.clone()));
         used.extend(self.stations.keys().cloned());
         used.extend(self.slot_stations().map(|shown| shown.name));
-        let free: Vec<_> = (0..MOST_NAMES)
+        let free: Vec<_> = (0..MAX_NAMES)
             .map(|number| format!("{STATION}{number}"))
             .filter(|name| !used.contains(name) && self.config.uses(name))
             .take(count)
             .collect();
         if free.len() < count {
             return Err(anyhow!(
-                "client.toml leaves the interfaces {STATION}* alone (include, exclude): no access point is joined"
+                "include or exclude in client.toml excludes the interfaces {STATION}*: no access point is joined"
             ));
         }
         Ok(free)
     }
 
-    /// Makes a station, which joins an access point or only listens.
+    /// Creates a station, which joins an access point or only listens.
     pub(super) async fn add(
         &mut self,
         wireless: &Wireless,
@@ -46,11 +46,13 @@ impl Keeper {
         joins: Option<Heard>,
     ) -> anyhow::Result<()> {
         let names = self.free_names(1)?;
-        let name = names.into_iter().next().context("there is no name left")?;
+        let name = names.into_iter().next().context("no interface name is left")?;
         let address = self.address(card, joins.as_ref())?;
         self.start_supplicant().await?;
         self.system.add_station(wireless, card, &name, address).await?;
-        let result = self.hand_over(wireless, (card, Way::Card), &name, joins).await;
+        let result = self
+            .hand_over(wireless, (card, StationKind::Card), &name, joins)
+            .await;
         if result.is_err() {
             if let Some(supplicant) = &self.supplicant {
                 supplicant.remove(&name).await;
@@ -63,7 +65,7 @@ impl Keeper {
     pub(super) async fn hand_over(
         &mut self,
         wireless: &Wireless,
-        (card, way): (u32, Way),
+        (card, way): (u32, StationKind),
         name: &str,
         joins: Option<Heard>,
     ) -> anyhow::Result<()> {
@@ -71,7 +73,7 @@ impl Keeper {
         let made = self.interfaces.iter().find(|one| one.name == name);
         let index = made
             .map(|one| one.index)
-            .ok_or_else(|| anyhow!("{name} is gone at once"))?;
+            .ok_or_else(|| anyhow!("{name} disappeared immediately after its creation"))?;
         self.leave_to_us(name).await;
         let Some(supplicant) = &mut self.supplicant else {
             return Err(anyhow!("wpa_supplicant has ended"));
@@ -81,7 +83,7 @@ impl Keeper {
             let known = self
                 .known
                 .get(&heard.ssid)
-                .ok_or_else(|| anyhow!("its network is not known any more"))?;
+                .ok_or_else(|| anyhow!("its network is no longer a known network"))?;
             tracing::info!(
                 network = name,
                 ssid = %legible(&heard.ssid),
@@ -106,15 +108,15 @@ impl Keeper {
             }),
         };
         self.stations.insert(name.to_owned(), station);
-        self.tell_dhcp();
+        self.update_dhcp();
         Ok(())
     }
 
-    /// NetworkManager would join networks by itself with an interface that it finds.
+    /// Excludes an interface from NetworkManager, which would otherwise join networks with it.
     pub(super) async fn leave_to_us(&mut self, name: &str) {
         let name = name.to_owned();
         let ask = |bus| async move { manager::leave_alone(&bus, &name).await };
-        // Most often there is none.
+        // Most machines have no such service.
         let _ = self.bus.ask(ask).await;
     }
 
@@ -123,23 +125,22 @@ impl Keeper {
             return Ok(());
         }
         if self.supplicant_at.is_some_and(|at| at.elapsed() < START_AGAIN) {
-            return Err(anyhow!("wpa_supplicant has ended, and is started again soon"));
+            return Err(anyhow!("wpa_supplicant has ended and will be restarted"));
         }
         self.supplicant_at = Some(Clock::now());
         self.supplicant = Some(Supplicant::start(&mut self.system, &self.directory).await?);
         Ok(())
     }
 
-    /// Returns the address that a station of a card shows to a network: the one that its profile
-    /// asks for; or else an address of its own for each network, the same each time, and for a
-    /// second station of a network one for its access point. A station that only listens has one
-    /// of chance.
+    /// Returns the address of a station in a network: the one that its profile requests, or
+    /// otherwise a constant address for each network. A second station in a network has an address
+    /// for its access point. A station that only listens has a random one.
     ///
     /// # Errors
-    /// The card cannot give the profile's address beside its other interfaces, or cannot tell any
-    /// further station apart; in words.
+    /// A message if the card cannot use the profile's address next to its other interfaces, or
+    /// cannot distinguish another station.
     pub(super) fn address(&self, card: u32, joins: Option<&Heard>) -> anyhow::Result<Address> {
-        let state = self.cards.get(&card).context("the card is gone")?;
+        let state = self.cards.get(&card).context("the card was removed")?;
         let own: BTreeSet<_> = self.stations.values().map(|station| station.index).collect();
         let on = |one: &&Interface| one.card == card && (one.is_up || own.contains(&one.index));
         let on: Vec<_> = self.interfaces.iter().filter(on).collect();
@@ -161,16 +162,17 @@ impl Keeper {
             (None | Some(OwnAddress::Random | OwnAddress::OfNetwork), _) => random(),
         };
         addresses::choose(&state.card, wanted, base, &used)
-            .context("the card cannot tell a further station apart by its address")
+            .context("the card cannot distinguish another station by its address")
     }
 
-    /// Returns the address for a network, or for this access point of it where that is used.
+    /// Returns the address for a network, or for this access point if the network's address is in
+    /// use.
     fn address_of(&self, heard: &Heard, used: &[Address]) -> anyhow::Result<Address> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &key(&self.key_file)?);
         let of = |name: &[u8]| -> anyhow::Result<Address> {
             let [first, rest @ ..]: Address = hmac::sign(&key, name).as_ref()[..6].try_into()?;
             let [a, b, c, d, e] = rest;
-            // Of one device, and not of a maker's (IEEE 802, 8.4).
+            // The address is individual and locally administered (IEEE 802, 8.4).
             Ok([(first | 2) & !1, a, b, c, d, e])
         };
         let address = of(&heard.ssid)?;
@@ -180,12 +182,12 @@ impl Keeper {
         Ok(address)
     }
 
-    /// Takes a station down.
+    /// Removes a station.
     pub(super) async fn leave(&mut self, name: &str) {
         let Some(station) = self.stations.remove(name) else {
             return;
         };
-        self.tell_dhcp();
+        self.update_dhcp();
         if let Some(supplicant) = &self.supplicant {
             supplicant.remove(name).await;
         }
@@ -197,7 +199,7 @@ impl Keeper {
         }
     }
 
-    pub(super) fn tell_dhcp(&self) {
+    pub(super) fn update_dhcp(&self) {
         let joining = self
             .stations
             .iter()
@@ -205,22 +207,22 @@ impl Keeper {
         let mut names = BTreeSet::new();
         names.extend(joining.map(|(name, _)| name.clone()));
         names.extend(self.slot_stations().map(|shown| shown.name));
-        tell_if_new(&self.dhcp, names);
+        send_if_changed(&self.dhcp, names);
     }
 }
 
-/// Returns an address that a profile asks for.
+/// Returns an address that a profile requests.
 fn fitting(card: &Card, address: Address, base: Address, used: &[Address]) -> anyhow::Result<Address> {
     if !addresses::fits(card, address, base, used) {
         return Err(anyhow!(
-            "its profile asks for the address {}, which the card cannot give beside its other interfaces",
+            "its profile requires the address {}, which the card cannot use together with its other interfaces",
             written(address)
         ));
     }
     Ok(address)
 }
 
-/// The secret from which addresses follow; made when it is first needed.
+/// Returns the secret key from which addresses are derived; creates it at the first use.
 fn key(path: &Path) -> anyhow::Result<[u8; 32]> {
     if let Ok(bytes) = std::fs::read(path)
         && let Ok(key) = bytes.try_into()
@@ -232,7 +234,9 @@ fn key(path: &Path) -> anyhow::Result<[u8; 32]> {
     Ok(key)
 }
 
-/// More than any card carries.
-const MOST_NAMES: usize = 64;
-/// Between two starts of a wpa_supplicant that ends.
+/// Maximum number of stations, more than any card supports. Source: our choice; more only lengthen
+/// the search for a free name.
+const MAX_NAMES: usize = 64;
+/// Interval between two starts of a wpa_supplicant that ends. Source: our choice; a wpa_supplicant
+/// that ends at once has a cause that stays, and a shorter interval fills the log.
 const START_AGAIN: Duration = Duration::from_secs(10);

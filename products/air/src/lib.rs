@@ -1,28 +1,27 @@
 //! Wi-Fi: a station interface for each access point that is worth joining, on every card.
 //!
-//! One task follows the cards. It hears what is in reach, asks `hawser_radio::stations` which
-//! access points to join at the same time, makes a station interface for each and has
+//! One task follows the cards. It scans for access points in range, asks `hawser_radio::stations`
+//! which of them to join at the same time, creates a station interface for each and lets
 //! wpa_supplicant ([`supplicant`]) join it, with the keys that the machine has saved ([`saved`]).
-//! DHCP brings an address ([`hawser_host::dhcp`]), and from then on it is a network like all
-//! others.
-//! Interfaces of others (NetworkManager's, an access point) stay as they are: their channels are
-//! held, and their networks are not joined a second time.
+//! DHCP assigns an address ([`hawser_host::dhcp`]); from then on the station is a network like all
+//! others. Interfaces of other programs (NetworkManager's, an access point) remain unchanged: their
+//! channels are kept, and their networks are not joined a second time.
 //!
-//! What goes wrong stays with its card, and is said in `status`. Interfaces are entered in the
-//! journal before they are made, and go with the daemon.
+//! An error affects only its card, and is shown in `status`. Interfaces are entered in the journal
+//! before their creation, and are removed at the end of the daemon.
 //!
 //! | question | file |
 //! |---|---|
-//! | what begins and ends, and what a daemon may ask | this one ([`start`]) |
-//! | which cards there are, and what they hear | `cards.rs` |
-//! | which networks are joined, when | `choosing.rs`, with `hawser_radio::stations` |
-//! | one station in place of another | `replacing.rs` |
-//! | a card that refuses, or is switched off | `obstacles.rs` |
+//! | start and end of the task, and requests of a daemon | this file ([`start`]) |
+//! | the cards, and the access points that they receive | `cards.rs` |
+//! | which networks are joined, and when | `choosing.rs`, with `hawser_radio::stations` |
+//! | replacement of a station by another one | `replacing.rs` |
+//! | a card that refuses stations, or is switched off | `obstacles.rs` |
 //! | how a network is joined | `joining.rs`, `supplicant.rs`; its keys: `saved.rs` |
-//! | which addresses a card can tell apart | `addresses.rs` |
-//! | a card that several networks share in turn | `slots.rs` |
-//! | what `status` says | `shown.rs` |
-//! | what packets take of the air | `airtimes.rs` |
+//! | which addresses a card can distinguish | `addresses.rs` |
+//! | a card that serves several networks in turn | `slots.rs` |
+//! | contents of `status` | `report.rs` |
+//! | airtime of packets | `airtimes.rs` |
 //!
 //! A newcomer starts with `Keeper::run`.
 #![forbid(unsafe_code)]
@@ -31,12 +30,12 @@ mod addresses;
 mod airtimes;
 pub mod cards;
 mod choosing;
+mod display;
 mod joining;
 mod manager;
 mod obstacles;
 mod replacing;
 mod saved;
-mod shown;
 mod slots;
 mod supplicant;
 
@@ -47,9 +46,9 @@ use std::time::{Duration, Instant as Clock};
 
 use anyhow::{Context, anyhow};
 use hawser_config::ClientConfig;
-use hawser_host::beside::{AccessPoints, Local, Stations as Asked};
+use hawser_host::product_interfaces::{AccessPoints, Local, Stations as Asked};
 use hawser_host::system_bus::SystemBus;
-use hawser_host::watched::tell_if_new;
+use hawser_host::watched::send_if_changed;
 use hawser_linux::system::System;
 use hawser_linux::wireless::cards::{Card, Interface, Wireless};
 use hawser_linux::wireless::written;
@@ -63,14 +62,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use airtimes::Airtimes;
+use display::Traffic;
 use obstacles::Refusals;
 use replacing::received_bytes;
 use saved::{KnownNetwork, Unfit};
-use shown::Carried;
 use slots::Slots;
 use supplicant::{Control, Supplicant};
 
-/// What runs beside a daemon's event loop.
+/// Task concurrent with a daemon's event loop.
 struct Radio {
     config: watch::Sender<ClientConfig>,
     weights: mpsc::Sender<Weight>,
@@ -80,20 +79,20 @@ struct Radio {
     task: JoinHandle<()>,
 }
 
-/// A network's share of its card that somebody wants, and where the answer goes.
+/// Requested weight of a network's slots, and the receiver of the answer.
 type Weight = (String, u32, oneshot::Sender<anyhow::Result<Value>>);
 
-/// What others may know of it.
+/// Published state.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct View {
     stations: BTreeMap<String, Value>,
-    /// By interface.
+    /// Airtimes, by interface.
     airtimes: Vec<(String, Airtime)>,
     pauses: Vec<(String, Duration)>,
     notices: Vec<String>,
 }
 
-/// Begins to join access points; what an earlier run has left is undone first.
+/// Starts to join access points, after undoing the state of an earlier run.
 #[must_use]
 pub fn start(stations: Asked<'_>) -> Box<dyn AccessPoints> {
     Box::new(Radio::start(stations))
@@ -110,7 +109,7 @@ impl Radio {
             dhcp,
         } = stations;
         let (settings, changed) = watch::channel(config.clone());
-        let (weights, wanted) = mpsc::channel(MOST_ASKED);
+        let (weights, wanted) = mpsc::channel(MAX_ASKED);
         let (live, alive) = watch::channel(None);
         let (tell, view) = watch::channel(View::default());
         let (end, ended) = oneshot::channel();
@@ -139,7 +138,7 @@ impl Radio {
             notices: Vec::new(),
             refused: BTreeMap::new(),
             has_others_cards: false,
-            carried: Carried::default(),
+            carried: Traffic::default(),
             airtimes: Airtimes::default(),
         };
         Self {
@@ -159,13 +158,13 @@ impl AccessPoints for Radio {
     }
 
     fn handle_live(&self, names: BTreeSet<String>) {
-        tell_if_new(&self.live, Some(names));
+        send_if_changed(&self.live, Some(names));
     }
 
     fn set_weight(&self, network: String, weight: u32, answer: oneshot::Sender<anyhow::Result<Value>>) {
         if let Err(refused) = self.weights.try_send((network, weight, answer)) {
             let (_, _, answer) = refused.into_inner();
-            let _ = answer.send(Err(anyhow!("too much is asked at a time")));
+            let _ = answer.send(Err(anyhow!("too many requests at a time: try again")));
         }
     }
 
@@ -193,25 +192,25 @@ impl AccessPoints for Radio {
         Box::pin(async move {
             let _ = self.end.send(());
             if timeout(ENDING, self.task).await.is_err() {
-                tracing::warn!("wpa_supplicant does not end");
+                tracing::warn!("wpa_supplicant has not ended");
             }
         })
     }
 }
 
-/// The task.
+/// State of the task.
 struct Keeper {
     system: System,
     wireless: Option<Arc<Wireless>>,
-    /// For wpa_supplicant's sockets.
+    /// Directory for wpa_supplicant's sockets.
     directory: PathBuf,
-    /// From which the stations' addresses follow.
+    /// File with the key from which the stations' addresses are derived.
     key_file: PathBuf,
     config: ClientConfig,
-    /// No connection is bound to one of the networks.
+    /// Set if no connection is bound to one of the networks.
     is_tunnel: bool,
     known: BTreeMap<Vec<u8>, KnownNetwork>,
-    /// Saved networks that are not joined, and why.
+    /// Saved networks that are not joined, with the reason.
     unfit: BTreeMap<Vec<u8>, Unfit>,
     known_at: Option<Clock>,
     tell: watch::Sender<View>,
@@ -220,63 +219,64 @@ struct Keeper {
     started: Clock,
     bus: SystemBus,
     supplicant: Option<Supplicant>,
-    /// When it was last started.
+    /// Time of the last start.
     supplicant_at: Option<Clock>,
-    /// All Wi-Fi interfaces, as they were when last looked at.
+    /// Last list of all Wi-Fi interfaces.
     interfaces: Vec<Interface>,
     cards: BTreeMap<u32, CardState>,
-    /// Time of the latest question to the kernel for them.
+    /// Time of the latest query of the cards' state.
     cards_at: Option<Clock>,
-    /// A scan is over.
+    /// Notification of the end of a scan.
     scanned: Arc<Notify>,
     stations: BTreeMap<String, Station>,
     notices: Vec<String>,
-    /// Networks in reach that cannot be joined (a refused password, an unfit profile), and why.
+    /// Networks in range that cannot be joined (a rejected password, an unusable profile), with the
+    /// reason.
     refused: BTreeMap<Vec<u8>, String>,
-    /// The simulated cards of this kernel are somebody else's.
+    /// Set if another program uses the simulated cards of this kernel.
     has_others_cards: bool,
-    carried: Carried,
+    carried: Traffic,
     airtimes: Airtimes,
 }
 
 struct CardState {
     card: Card,
     planner: Stations,
-    /// When to scan next.
+    /// Time of the next scan.
     scan_at: Clock,
-    /// When to look next at what was heard.
+    /// Time of the next read of the scan's results.
     hear_at: Clock,
-    /// Says when the next one is due, where it has gone well.
+    /// Scan in progress; on success it returns the time of the next one.
     scanning: Option<JoinHandle<Option<Clock>>>,
-    /// The next scan is one of all channels.
+    /// Set if the next scan covers all channels.
     is_all_due: bool,
-    /// In which order other channels are listened on, one by one.
+    /// Order in which other channels are scanned, one at a time.
     tour: Tour,
-    /// The card serves several channels in turn.
+    /// Slots of a card that serves several channels in turn.
     slots: Option<Slots>,
-    /// When slots may be tried again.
+    /// Time at which slots may be tried again.
     slots_at: Clock,
-    /// Slots in a row that have served no network.
+    /// Number of consecutive slots that have served no network.
     slots_failures: u32,
     /// Reason why the latest slots have ended by themselves.
     slots_ended: Option<String>,
     refusals: Refusals,
 }
 
-/// A station interface of ours.
+/// Station interface of Hawser.
 struct Station {
     card: u32,
     index: u32,
     control: Control,
-    /// What it is to join; one without only listens.
+    /// Network to join; without one it only listens.
     joins: Option<Joins>,
 }
 
-/// An access point that a station is to join, and how far it is.
+/// Access point that a station is to join, and the progress.
 struct Joins {
     heard: Heard,
     state: State,
-    /// Bytes that its interface had received when it had joined.
+    /// Bytes that the interface had received at the association.
     received: u64,
 }
 
@@ -319,7 +319,7 @@ impl Keeper {
         self.stop().await;
     }
 
-    /// Until everything is looked at again, or a card scans.
+    /// Returns the time until the next read of the state, or until a card scans.
     fn pause(&self) -> Duration {
         if self.cards.is_empty() {
             return TICK_WITHOUT;
@@ -334,7 +334,7 @@ impl Keeper {
         Instant::ZERO + self.started.elapsed()
     }
 
-    /// The connection to nl80211.
+    /// Returns the connection to nl80211.
     fn wireless(&mut self) -> anyhow::Result<Arc<Wireless>> {
         if self.wireless.is_none() {
             self.wireless = Some(Arc::new(Wireless::open()?));
@@ -342,7 +342,7 @@ impl Keeper {
         self.wireless.clone().context("no nl80211")
     }
 
-    /// Says something once; all that is not said again goes.
+    /// Reports a notice once; notices that are not repeated are removed.
     fn notice(&mut self, text: String) {
         if !self.tell.borrow().notices.contains(&text) {
             tracing::warn!("{text}");
@@ -362,7 +362,7 @@ impl Keeper {
             let saved = saved::read(&self.config.radio);
             self.unfit = saved.unfit;
             let before = std::mem::replace(&mut self.known, saved.known);
-            // A password that somebody has changed since may be right.
+            // The password may have been corrected in the meantime.
             let known = &self.known;
             self.refused.retain(|ssid, _| known.get(ssid) == before.get(ssid));
             self.known_at = Some(Clock::now());
@@ -370,15 +370,18 @@ impl Keeper {
         let wireless = self.wireless()?;
         self.find_cards(&wireless).await?;
         self.interfaces = wireless.interfaces().await?;
-        self.forget_gone().await;
+        self.forget_removed().await;
         self.follow_stations().await;
         for text in self.refused.values().cloned().collect::<Vec<_>>() {
             self.notice(text);
         }
         if self.has_others_cards {
-            self.notice("slots serve open networks only: mac80211_hwsim has cards of others".to_owned());
+            self.notice(
+                "time slots serve open networks only: another program has created cards of mac80211_hwsim"
+                    .to_owned(),
+            );
         }
-        self.carried.look();
+        self.carried.update();
         if self.known.is_empty() && self.stations.is_empty() {
             return Ok(());
         }
@@ -393,7 +396,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Follows cards as they come and go.
+    /// Updates the list of cards.
     async fn find_cards(&mut self, wireless: &Wireless) -> anyhow::Result<()> {
         let entries = std::fs::read_dir("/sys/class/ieee80211");
         let entries = entries.into_iter().flatten().flatten();
@@ -406,7 +409,7 @@ impl Keeper {
         }
         self.cards_at = Some(Clock::now());
         let mut cards = wireless.cards().await?;
-        // Simulated ones of ours carry networks of a card in slots.
+        // Hawser's own simulated cards serve networks of a card in slots.
         cards.retain(|card| !card.name.starts_with(STATION));
         let gone = self
             .cards
@@ -417,7 +420,7 @@ impl Keeper {
             self.cards.remove(&number);
         }
         for card in cards {
-            // Where it may send changes with the country, and with what it hears.
+            // The channels on which a card may send depend on the country, and on received beacons.
             if let Some(state) = self.cards.get_mut(&card.number) {
                 state.card = card;
                 continue;
@@ -440,15 +443,15 @@ impl Keeper {
         Ok(())
     }
 
-    /// Forgets stations whose interface is gone, with its card for one, and all when wpa_supplicant
-    /// has ended.
-    async fn forget_gone(&mut self) {
+    /// Removes stations whose interface has disappeared, for example with its card, and all
+    /// stations when wpa_supplicant has ended.
+    async fn forget_removed(&mut self) {
         let is_dead = self
             .supplicant
             .as_mut()
             .is_some_and(|supplicant| !supplicant.is_alive());
         if is_dead {
-            tracing::warn!("wpa_supplicant has ended: it is started again");
+            tracing::warn!("wpa_supplicant has ended and is restarted");
         }
         let gone: Vec<_> = self
             .stations
@@ -464,7 +467,7 @@ impl Keeper {
         }
     }
 
-    /// Asks every station how it is doing, and tells the planners.
+    /// Requests the state of every station, and updates the planners.
     async fn follow_stations(&mut self) {
         let now = self.now();
         let live = self.live.borrow().clone();
@@ -474,7 +477,7 @@ impl Keeper {
             let Some(state) = self.cards.get_mut(&station.card) else {
                 continue;
             };
-            let is_joined = station.control.is_joined().await.unwrap_or(false);
+            let is_joined = station.control.is_associated().await.unwrap_or(false);
             let (heard, before) = (&joins.heard, joins.state);
             joins.state = match before {
                 State::Joined { .. } if is_joined => before,
@@ -495,12 +498,12 @@ impl Keeper {
                             channel = channel(heard.frequency),
                             "joined"
                         );
-                        state.planner.handle_joined(heard.bssid);
+                        state.planner.handle_association(heard.bssid);
                         self.refused.remove(&heard.ssid);
                     }
                     if let Some(live) = &live {
                         let answers = live.contains(name);
-                        // With the hub itself out of reach nobody is to blame.
+                        // While the hub itself is unreachable, no access point is to blame.
                         if answers || (since.elapsed() > ANSWERS_WITHIN && !live.is_empty()) {
                             state.planner.handle_behind(heard.bssid, answers, now);
                         }
@@ -509,13 +512,13 @@ impl Keeper {
                 State::Joining { .. } if station.control.is_refused() => {
                     let by = self.known.get(&heard.ssid).map_or("nobody", |known| known.source);
                     let text = format!(
-                        "Wi-Fi network {ssid}: its access point refuses the password (saved by {by})"
+                        "Wi-Fi network {ssid}: the access point rejects the password (saved by {by})"
                     );
                     self.refused.insert(heard.ssid.clone(), text);
                     state.planner.handle_failed(heard.bssid, now);
                     lost.push(name.clone());
                 }
-                State::Joining { since } if since.elapsed() > JOINED_WITHIN => {
+                State::Joining { since } if since.elapsed() > JOIN_TIMEOUT => {
                     tracing::info!(
                         network = name,
                         ssid,
@@ -528,7 +531,7 @@ impl Keeper {
                 State::Lost { since } if since.elapsed() > BACK_WITHIN => {
                     tracing::info!(network = name, ssid, bssid = written(heard.bssid), "lost");
                     state.planner.handle_failed(heard.bssid, now);
-                    state.look_everywhere(Clock::now());
+                    state.scan_all_channels(Clock::now());
                     lost.push(name.clone());
                 }
                 State::Joining { .. } | State::Lost { .. } => {}
@@ -552,8 +555,8 @@ impl Keeper {
     }
 }
 
-/// The name of a network for people. It may be any bytes of a stranger's: what is no text, and what
-/// a terminal would take for an order, is shown as U+FFFD.
+/// Returns the name of a network for display. It may contain arbitrary bytes of an unknown access
+/// point: invalid text and control characters are replaced by U+FFFD.
 #[must_use]
 pub fn legible(ssid: &[u8]) -> String {
     let text = String::from_utf8_lossy(ssid);
@@ -568,27 +571,35 @@ pub fn legible(ssid: &[u8]) -> String {
         .collect()
 }
 
-/// Of the names of our station interfaces, before their number.
+/// Prefix of the names of Hawser's station interfaces, before their number.
 pub const STATION: &str = "hawserw";
-/// Weights that somebody may want at a time.
-const MOST_ASKED: usize = 16;
-/// How often cards are looked for where there is none.
+/// Maximum number of pending requests for weights. Source: our choice; further requests wait.
+const MAX_ASKED: usize = 16;
+/// Interval of searches for cards while there are none. Source: our choice; a longer one uses a new
+/// card later, a shorter one wakes a machine without any.
 const TICK_WITHOUT: Duration = Duration::from_secs(5);
-/// How often everything is looked at: what happens to a network itself (its carrier, its address)
-/// is heard at once elsewhere.
+/// Interval of reading the whole state; changes of a network itself (its carrier, its address) are
+/// notified elsewhere immediately. Source: our choice; each reads the list of stations from the
+/// kernel, so a shorter one costs processor time, a longer one detects a lost access point later.
 const TICK: Duration = Duration::from_millis(500);
-/// How often the machine's saved networks are read again.
+/// Interval of reading the machine's saved networks. Source: our choice; a longer one lets the user
+/// wait after saving a network, a shorter one reads the files more often.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
-/// Interval of questions to the kernel about what cards may do: the regulatory domain is known some
-/// seconds after the first access point is heard. Source: our choice.
+/// Interval of queries for the cards' permissions: the regulatory domain is known some seconds
+/// after the first beacon. Source: our choice.
 const CARDS_FOR: Duration = Duration::from_secs(10);
-/// Joining takes 0.1 to 3 s where the signal is good.
-const JOINED_WITHIN: Duration = Duration::from_secs(10);
-/// How long wpa_supplicant may try to come back by itself.
+/// Timeout of an association, which takes 0.1 to 3 s at a good signal. Source: our choice, three
+/// times that; a longer one keeps the radio at an access point that does not answer, a shorter one
+/// gives up at a weak signal.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for wpa_supplicant's own attempts to reconnect. Source: our choice, one more
+/// association; a longer one loses the time of a radio whose access point has failed.
 const BACK_WITHIN: Duration = Duration::from_secs(4);
-/// DHCP, and a path to the hub.
+/// Timeout for DHCP and a path to the hub. Source: our choice; DHCP repeats after 4, 8 and 16 s
+/// (RFC 2131 section 4.1), 28 s in all.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
-/// wpa_supplicant is asked, then made to end, within four.
+/// Timeout for the end of the task; wpa_supplicant is asked to end and then killed within 4 s.
+/// Source: our choice, twice that; a longer one delays the end of the daemon.
 const ENDING: Duration = Duration::from_secs(8);
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What NetworkManager is told.
+//! Settings for NetworkManager.
 
 use hawser_host::system_bus::runs;
 use zbus::zvariant::OwnedObjectPath;
 use zbus::{Connection, Proxy};
 
-/// Has it leave an interface alone that it has just found, or is about to find.
+/// Makes NetworkManager ignore an interface that it has just found or will find soon.
 pub(super) async fn leave_alone(bus: &Connection, device: &str) -> zbus::Result<()> {
     const MANAGER: &str = "org.freedesktop.NetworkManager";
     if !runs(bus, MANAGER).await? {
@@ -22,6 +22,8 @@ pub(super) async fn leave_alone(bus: &Connection, device: &str) -> zbus::Result<
     Ok(())
 }
 
-/// Together half a second: it finds an interface within a few milliseconds, or not at all.
+/// Number of attempts, half a second in total: NetworkManager finds an interface within a few
+/// milliseconds, or not at all. Source: our choice; a longer time delays the start on machines
+/// whose NetworkManager ignores the interface.
 const FOUND_TRIES: u32 = 10;
 const FOUND_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);

@@ -1,8 +1,8 @@
-//! Cards that cannot serve for now: switched off, or with a driver that refuses interfaces.
+//! Cards that are temporarily unusable: switched off, or with a driver that refuses interfaces.
 //!
-//! A refusal is reported once, with its reason, and the card is asked again after a pause that
-//! doubles; a driver that knows no further interfaces at all (`EOPNOTSUPP`: brcmfmac) is asked
-//! again after an hour, because only another driver changes that.
+//! A refusal is reported once, with its reason, and the card is retried after a pause that doubles.
+//! A driver that supports no additional interfaces (`EOPNOTSUPP`: brcmfmac) is retried after an
+//! hour, because only another driver changes that.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use hawser_linux::system::SystemError;
 
 use super::Keeper;
 
-/// The latest refusals of a card.
+/// Latest refusals of a card.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     count: u32,
@@ -20,11 +20,10 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// The card has refused something. `code`: the kernel's number for it, where it has one.
+    /// Handles a refusal of the card. `code` is the kernel's error number, if known.
     pub(super) fn handle_refused(&mut self, text: String, code: Option<i32>, now: Clock) {
         let (text, pause) = if code == Some(EOPNOTSUPP) {
-            let why =
-                "its driver makes no further interface (drivers that do: mt76, ath9k, iwlwifi of Wi-Fi 7)";
+            let why = "its driver supports no additional interface (drivers that do: mt76, ath9k, iwlwifi for Wi-Fi 7)";
             (format!("{text}: {why}"), NEVER)
         } else {
             let pause = FIRST_PAUSE * (1 << self.count.min(MAX_DOUBLINGS));
@@ -34,19 +33,19 @@ impl Refusals {
         self.latest = Some((text, now + pause));
     }
 
-    /// The card has done what it was asked.
+    /// Handles a successful request to the card.
     pub(super) fn handle_done(&mut self) {
         *self = Self::default();
     }
 
-    /// Returns the reason why a card is left alone at `now`.
+    /// Returns the reason why a card is not used at `now`.
     pub(super) fn obstacle(&self, now: Clock) -> Option<&str> {
         let (text, until) = self.latest.as_ref()?;
         (now < *until).then_some(text)
     }
 }
 
-/// Returns the kernel's number for a refusal.
+/// Returns the kernel's error number of a refusal.
 fn code(error: &anyhow::Error) -> Option<i32> {
     error.chain().find_map(|cause| {
         let SystemError::Wireless(refused) = cause.downcast_ref()? else {
@@ -56,7 +55,7 @@ fn code(error: &anyhow::Error) -> Option<i32> {
     })
 }
 
-/// Returns how a card is switched off. `class`: `/sys/class/ieee80211`.
+/// Returns the kind of switch that disables a card. `class` is `/sys/class/ieee80211`.
 fn switch(class: &Path, card: &str) -> Option<&'static str> {
     let entries = fs::read_dir(class.join(card)).into_iter().flatten().flatten();
     let switches = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("rfkill"));
@@ -71,8 +70,8 @@ fn switch(class: &Path, card: &str) -> Option<&'static str> {
 }
 
 impl Keeper {
-    /// Returns the reason why a card is left alone now. A card that is switched off loses its
-    /// stations: its interfaces are down.
+    /// Returns the reason why a card is not used now. A disabled card loses its stations, since its
+    /// interfaces are down.
     pub(super) async fn obstacle(&mut self, card: u32) -> Option<String> {
         let state = self.cards.get(&card)?;
         let name = state.card.name.clone();
@@ -83,13 +82,13 @@ impl Keeper {
             }
             return Some(format!("Wi-Fi card {name} is switched off {how}"));
         }
-        // A card with stations goes on serving them.
+        // A card with stations continues to serve them.
         let has_stations = self.stations.values().any(|station| station.card == card);
         let refused = self.cards.get(&card)?.refusals.obstacle(Clock::now());
         refused.filter(|_| !has_stations).map(str::to_owned)
     }
 
-    /// Takes in how work on a card has gone.
+    /// Processes the result of work on a card.
     pub(super) fn handle_work(&mut self, card: u32, result: anyhow::Result<()>) {
         let Some(state) = self.cards.get_mut(&card) else {
             return;
@@ -113,11 +112,11 @@ const EOPNOTSUPP: i32 = 95;
 /// First pause after a refusal. Source: an interface that another program removes is gone within a
 /// second.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Bound of the pause, four minutes. Source: our choice; a user who mends something waits no
+/// Bound of the pause, four minutes. Source: our choice; a user who repairs something waits no
 /// longer.
 const MAX_DOUBLINGS: u32 = 8;
-/// Pause after a refusal that lasts. Source: a driver changes with the kernel, which asks for a new
-/// start.
+/// Pause after a permanent refusal. Source: a driver changes with the kernel, which requires a
+/// reboot.
 const NEVER: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
@@ -130,7 +129,7 @@ mod tests {
         refusals.handle_refused("no".to_owned(), Some(EOPNOTSUPP), now);
         for minutes in [0, 1, 10, 59] {
             let reason = refusals.obstacle(now + Duration::from_secs(minutes * 60));
-            assert!(reason.is_some_and(|why| why.contains("makes no further interface")));
+            assert!(reason.is_some_and(|why| why.contains("supports no additional interface")));
         }
         assert_eq!(refusals.obstacle(now + Duration::from_secs(3601)), None);
     }

@@ -1,4 +1,4 @@
-//! Stations of a card that are joined and left, one in place of another.
+//! Replacement of a card's stations: stations join and leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use hawser_radio::stations::{Heard, Room};
 use super::{Joins, Keeper, State, Station};
 
 impl Keeper {
-    /// Joins what is new, and leaves what is not chosen any more, in the order of
+    /// Joins newly chosen access points and leaves those that are no longer chosen, in the order of
     /// [`handover::steps`].
     pub(super) async fn carry_out(
         &mut self,
@@ -36,7 +36,7 @@ impl Keeper {
         let steps = handover::steps(&present, &chosen, room);
         let is_left = |station: &Station| match &station.joins {
             Some(joins) => steps.leave.contains(&joins.heard.bssid),
-            // It has listened; its room is wanted.
+            // The station only listened, and its place is needed.
             None => !chosen.is_empty(),
         };
         let left = on().filter(|(_, station)| is_left(station));
@@ -57,16 +57,16 @@ impl Keeper {
     }
 }
 
-/// Returns the bytes that each interface has received.
+/// Returns the received bytes of each interface.
 pub(super) fn received_bytes() -> BTreeMap<String, u64> {
     let counted = traffic().unwrap_or_default().into_iter();
     counted.map(|(name, received, _)| (name, received)).collect()
 }
 
 impl Joins {
-    /// Returns how far it is. `live`: the networks over which the hub answers, and its own name,
-    /// where there is a hub; without an answer over any of them, and without a hub, each packet
-    /// that it has received since it joined counts.
+    /// Returns the progress of the station. `live` contains the networks over which the hub
+    /// answers, and the station's own name, if there is a hub. Without a hub, or without an answer
+    /// over any network, each packet received since the association counts.
     fn progress(&self, live: Option<(&BTreeSet<String>, &str)>, received: u64) -> Progress {
         let has_delivered = match live {
             Some((live, name)) if !live.is_empty() => live.contains(name),
@@ -111,7 +111,7 @@ mod tests {
         let none = BTreeSet::new();
         let progress = |live, received| joined.progress(live, received);
         assert_eq!(progress(Some((&own, "hawserw0")), 300), Progress::Delivers);
-        // The hub answers elsewhere: what else comes proves nothing.
+        // The hub answers over another network, so other packets prove nothing.
         assert_eq!(progress(Some((&others, "hawserw0")), 900), Progress::Quiet);
         for live in [Some((&none, "hawserw0")), None] {
             assert_eq!(progress(live, 300), Progress::Quiet);

@@ -1,11 +1,11 @@
-//! The Wi-Fi networks that the machine knows: those that its owner has saved in NetworkManager, iwd
-//! or wpa_supplicant, and those of `[radio]`.
+//! Known Wi-Fi networks of the machine: those that its owner has saved in NetworkManager, iwd or
+//! wpa_supplicant, and those of `[radio]`.
 //!
-//! Files are only read. A network that its owner has told the system not to join by itself is not
-//! joined by Hawser either; nor is one whose key lies elsewhere (a keyring, a dialogue), one that
-//! belongs to some users only, or one whose check of the server (802.1X) Hawser cannot make:
-//! whoever joins such a network unchecked gives the user's password to anybody who calls himself by
-//! its name. The reason is kept, and reported when such a network is in reach ([`Unfit`]).
+//! Files are only read. Hawser does not join a network with disabled automatic connection; nor one
+//! whose key is stored elsewhere (a keyring, a dialogue), one that belongs to some users only, or
+//! one whose check of the server (802.1X) Hawser cannot perform: without the check, the user's
+//! password would be sent to any access point with the network's name. The reason is stored, and
+//! reported when such a network is in range ([`Unfit`]).
 
 mod network_manager;
 
@@ -18,53 +18,53 @@ use hawser_config::RadioConfig;
 use hawser_radio::stations::beacon::Protection;
 use zeroize::Zeroizing;
 
-/// A network that may be joined.
+/// Network that may be joined.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct KnownNetwork {
-    /// Its name, any bytes.
+    /// Name of the network, any bytes.
     pub(super) ssid: Vec<u8>,
-    /// How it is protected.
+    /// Protection of the network.
     pub(super) protection: Protection,
-    /// Whether it hides its name.
+    /// Set if the network hides its name.
     pub(super) is_hidden: bool,
-    /// How one joins, as variables of wpa_supplicant. Keys among them.
+    /// Variables of wpa_supplicant for joining, keys among them.
     pub(super) settings: Vec<(String, Zeroizing<String>)>,
-    /// Who knows it.
+    /// Source of the profile.
     pub(super) source: &'static str,
-    /// The address that its stations show.
+    /// Address of stations in the network.
     pub(super) address: OwnAddress,
-    /// The only access point of it that is joined, where its owner has named one.
+    /// Access point that must be used, if the profile names one.
     pub(super) bssid: Option<[u8; 6]>,
 }
 
-/// The address that a station shows to a network.
+/// Kind of address of a station in a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnAddress {
-    /// An address that Hawser makes for the network, the same each time.
+    /// A constant address that Hawser derives for the network.
     OfNetwork,
-    /// A random address, another one each time.
+    /// A random address for each association.
     Random,
-    /// The card's own.
+    /// The card's own address.
     Permanent,
-    /// An address that a profile names.
+    /// An address from the profile.
     Fixed([u8; 6]),
 }
 
-/// A saved network that Hawser does not join.
+/// Saved network that Hawser does not join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unfit {
     /// Name of the network, any bytes.
     pub(super) ssid: Vec<u8>,
     /// Program that has saved it.
     pub(super) source: &'static str,
-    /// The reason, for its owner.
+    /// Reason, as text for the owner.
     pub(super) why: String,
 }
 
-/// A saved network that is meant to be joined.
+/// Saved network with automatic connection.
 type Entry = Result<KnownNetwork, Unfit>;
 
-/// The networks that the machine knows, by name.
+/// Known networks of the machine, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Saved {
     /// Networks that may be joined.
@@ -75,7 +75,7 @@ pub(crate) struct Saved {
 
 impl fmt::Debug for KnownNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Settings are secret.
+        // The settings are secret and thus omitted.
         f.debug_struct("KnownNetwork")
             .field("ssid", &String::from_utf8_lossy(&self.ssid))
             .field("protection", &self.protection)
@@ -84,7 +84,8 @@ impl fmt::Debug for KnownNetwork {
     }
 }
 
-/// Reads all known networks. What the configuration says of one comes before what is saved.
+/// Reads all known networks. Hawser's configuration of a network takes precedence over saved
+/// profiles.
 pub(crate) fn read(config: &RadioConfig) -> Saved {
     read_below(Path::new("/"), config)
 }
@@ -128,7 +129,7 @@ fn read_below(root: &Path, config: &RadioConfig) -> Saved {
     all
 }
 
-/// Reads an address of the link layer.
+/// Parses a link-layer address.
 fn address(text: &str) -> Option<[u8; 6]> {
     hawser_linux::wireless::address(text)
 }
@@ -164,7 +165,7 @@ fn owe() -> KnownNetwork {
     )
 }
 
-/// By a passphrase, or its 64 digits.
+/// Creates a network with a passphrase, or its 64 digits.
 fn passphrase(key: &str, is_sae_only: bool) -> KnownNetwork {
     let is_raw = key.len() == 64 && key.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_sae_only {
@@ -190,7 +191,7 @@ fn passphrase(key: &str, is_sae_only: bool) -> KnownNetwork {
     with(Protection::Passphrase, settings)
 }
 
-/// The regular files of a directory whose names end so, with their text.
+/// Returns the regular files of a directory whose names have these endings, with their text.
 fn files(directory: &Path, ends: &[&str]) -> Vec<(String, Zeroizing<String>)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries
@@ -241,7 +242,7 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// A text as key files have it: `\s` is a space, and so on.
+/// Decodes the escapes of a key file, for example `\s` for a space.
 fn unescape(text: &str) -> String {
     let mut clear = String::with_capacity(text.len());
     let mut letters = text.chars();
@@ -262,7 +263,7 @@ fn unescape(text: &str) -> String {
     clear
 }
 
-/// Networks of iwd (iwd.network).
+/// Reads the networks of iwd (iwd.network).
 fn iwd(root: &Path) -> Vec<Entry> {
     let all = files(&root.join("var/lib/iwd"), &[".psk", ".open"]);
     let network = |(file, text): &(String, Zeroizing<String>)| {
@@ -300,7 +301,7 @@ fn iwd(root: &Path) -> Vec<Entry> {
     all.iter().filter_map(network).map(Ok).collect()
 }
 
-/// Network blocks of files of wpa_supplicant.
+/// Reads the network blocks in files of wpa_supplicant.
 fn wpa_supplicant(root: &Path) -> Vec<Entry> {
     let all = files(&root.join("etc/wpa_supplicant"), &[".conf"]);
     all.iter().flat_map(|(_, text)| blocks(text)).collect()
@@ -357,7 +358,7 @@ fn one_block(values: &BTreeMap<&str, &str>) -> Option<Entry> {
         return Some(Err(Unfit {
             ssid,
             source: "wpa_supplicant",
-            why: format!("its check of the server {key} is not supported"),
+            why: format!("its setting {key} for the check of the server is not supported"),
         }));
     }
     let passed = values
@@ -378,7 +379,7 @@ fn one_block(values: &BTreeMap<&str, &str>) -> Option<Entry> {
     }))
 }
 
-/// Returns whether a key of a profile or of a network block constrains who may be the server.
+/// Returns whether a key of a profile or of a network block restricts the accepted server.
 fn is_check(key: &str) -> bool {
     [
         "match",
@@ -395,7 +396,7 @@ fn is_check(key: &str) -> bool {
         && !key.contains("password")
 }
 
-/// The variables of a network block that say how one joins.
+/// Variables of a network block that configure how a station joins.
 const PASSED_ON: [&str; 31] = [
     "altsubject_match",
     "altsubject_match2",
@@ -429,7 +430,8 @@ const PASSED_ON: [&str; 31] = [
     "subject_match",
     "subject_match2",
 ];
-/// More than any such file has, bytes.
+/// Maximum size of a file, larger than any such file. Units: bytes. Source: our choice, a bound on
+/// memory; files of NetworkManager and wpa_supplicant have a few KB.
 const LARGEST: u64 = 1 << 20;
 
 #[cfg(test)]

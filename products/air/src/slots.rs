@@ -1,15 +1,15 @@
-//! One card in slots: networks on several channels in turn (Juggler).
+//! Card in slots: it serves networks on several channels in turn (Juggler).
 //!
-//! A thread for each card carries frames between a monitor interface, which acknowledges what comes
-//! to its address, and an interface for each network: a station of the kernel's ([`relay`]), which
-//! wpa_supplicant joins, keys and all, or where there are no such stations an Ethernet device, for
-//! which the station is in user space and serves open networks only. `hawser_radio::slots`
-//! decides: who is served now, what an access point is told, when the card is tuned. What the
-//! access point of a sleeping network is to send, it keeps (some 64 packets); what the machine
-//! sends there waits in the network's own queue.
+//! A thread for each card transfers frames between a monitor interface, which acknowledges frames
+//! to its address, and an interface for each network. This interface is a kernel station
+//! ([`relay`]), which wpa_supplicant associates, including keys; without such stations it is an
+//! Ethernet device whose station is in user space and supports open networks only.
+//! `hawser_radio::slots` decides which network is served, which power-management frames an access
+//! point receives, and when the card is tuned. While a network sleeps, its access point buffers
+//! packets to this machine (some 64), and packets from the machine wait in the network's own queue.
 //!
-//! It fails by falling silent: a network whose access point is not heard, or does not let this
-//! station in, is shown as lost, and the owner ends the slots.
+//! Failure: a network whose access point is not received or rejects the station is reported as
+//! lost, and the owner ends the slots.
 
 mod frames;
 mod packets;
@@ -46,57 +46,57 @@ use packets::{Packet, Packets};
 use rate::Rate;
 use relay::Relay;
 
-/// A card that is shared by slots; ended with [`Slots::end`].
+/// Card shared by slots; [`Slots::end`] ends them.
 pub(super) struct Slots {
     pub(super) monitor: String,
-    shown: AllShown,
-    /// Reason why it has ended by itself.
+    shown: NetworkStates,
+    /// Reason for the end of the thread, if it ended by itself.
     ended: Arc<Mutex<Option<String>>>,
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
     weights: mpsc::Sender<(usize, u32)>,
     thread: JoinHandle<()>,
-    /// Stations of the kernel that wpa_supplicant has been told of.
+    /// Kernel stations that wpa_supplicant controls.
     handed: BTreeSet<String>,
 }
 
-/// How networks take turns.
+/// Parameters of the networks' slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turns {
-    /// What each has in the mean.
+    /// Mean slot of each network.
     pub(super) slot: Duration,
-    /// Whether one may be served nearly alone.
+    /// Set if a network may get nearly all of the time.
     pub(super) may_serve_one: bool,
 }
 
-/// How a network is doing.
+/// State of a network.
 #[derive(Clone, Debug)]
-pub(super) struct Shown {
-    /// Its interface.
+pub(super) struct NetworkState {
+    /// Interface of the network.
     pub(super) name: String,
     pub(super) joins: Heard,
-    /// The interface is a station of the kernel's.
+    /// Set if the interface is a kernel station.
     pub(super) is_station: bool,
-    /// Its access point has been heard, so that a station can join it.
+    /// Set if its access point has been heard, so that a station can join it.
     pub(super) is_found: bool,
-    /// Its access point has let us in, and has been heard of late.
+    /// Set if its access point has accepted the station, and has been heard recently.
     pub(super) is_joined: bool,
-    /// Since when it is, or is not.
+    /// Time of the last change of `is_joined`.
     pub(super) since: Clock,
-    /// Of the round of all networks, what is its own.
+    /// Slot of the network in the cycle of all networks.
     pub(super) slot: Duration,
     pub(super) cycle: Duration,
-    /// The longest of the latest switches to it, from the end of the slot before.
+    /// Longest recent switch to the network, from the end of the previous slot.
     pub(super) switch: Duration,
     pub(super) signal: Option<i8>,
 }
 
 impl Slots {
-    /// Begins to serve these networks, each with an interface of that name: a station of the
-    /// kernel's, which is down, where there is a medium for them.
+    /// Starts to serve these networks, each with an interface of the same name: a kernel station,
+    /// initially down, if there is a medium for such stations.
     ///
     /// # Errors
-    /// The card has no room, or refuses; nothing is left behind but what the journal knows.
+    /// If the card has no room or refuses; only state that is in the journal remains.
     pub(super) async fn start(
         system: &mut System,
         wireless: &Wireless,
@@ -132,12 +132,12 @@ impl Slots {
                 None => Surface::device(system, &name, address).await,
                 Some(cards) => Surface::station(system, wireless, cards, (&name, address)).await,
             };
-            let surface = surface.with_context(|| format!("cannot make {name}"))?;
+            let surface = surface.with_context(|| format!("cannot create {name}"))?;
             surfaces.push((name, heard, surface));
         }
         let slot = turns.slot;
         let cycle = slot * u32::try_from(surfaces.len()).unwrap_or(1);
-        let shown = surfaces.iter().map(|(name, heard, surface)| Shown {
+        let shown = surfaces.iter().map(|(name, heard, surface)| NetworkState {
             name: name.clone(),
             joins: heard.clone(),
             is_station: matches!(surface, Surface::Station(_)),
@@ -180,46 +180,46 @@ impl Slots {
         })
     }
 
-    /// The networks whose station can join now, and has not been told to.
+    /// Returns the networks whose station can join now and has not been started.
     pub(super) fn joinable(&mut self) -> Vec<(String, Heard)> {
-        let ready = |shown: &Shown| shown.is_station && shown.is_found;
-        let all = self.shown().into_iter().filter(ready);
+        let ready = |shown: &NetworkState| shown.is_station && shown.is_found;
+        let all = self.report().into_iter().filter(ready);
         all.filter(|shown| self.handed.insert(shown.name.clone()))
             .map(|shown| (shown.name, shown.joins))
             .collect()
     }
 
-    /// The stations that wpa_supplicant has been told of.
+    /// Returns the stations that wpa_supplicant controls.
     pub(super) fn handed(&self) -> &BTreeSet<String> {
         &self.handed
     }
 
-    /// Whether it still runs.
+    /// Returns whether the thread still runs.
     pub(super) fn is_alive(&self) -> bool {
         !self.thread.is_finished()
     }
 
-    /// Returns why it has ended by itself, in words.
+    /// Returns the reason if the thread has ended by itself.
     pub(super) fn reason(&self) -> Option<String> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Serves the network at that place for so many slots in turn.
+    /// Sets the weight of the network at that index.
     pub(super) fn set_weight(&self, place: usize, weight: u32) {
-        // One that has ended serves nobody.
+        // A thread that has ended serves no network.
         let _ = self.weights.send((place, weight));
         self.waker.wake();
     }
 
-    /// How each network is doing.
-    pub(super) fn shown(&self) -> Vec<Shown> {
+    /// Returns the state of each network.
+    pub(super) fn report(&self) -> Vec<NetworkState> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends it; the interfaces of its networks go. What stations have said on leaving their access
-    /// points is sent first.
+    /// Ends the slots and removes the networks' interfaces, after sending the stations'
+    /// deauthentication frames.
     pub(super) async fn end(self, system: &mut System) {
-        let shown = self.shown();
+        let shown = self.report();
         let stations = || shown.iter().filter(|shown| shown.is_station);
         if let Some(shown) = stations().next() {
             tokio::time::sleep(shown.cycle.min(LONGEST_FAREWELL)).await;
@@ -227,7 +227,7 @@ impl Slots {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
         let _ = tokio::task::spawn_blocking(move || self.thread.join()).await;
-        // The stations have gone with their simulated cards; the journal does not know.
+        // The stations were removed with their simulated cards, which the journal does not contain.
         let names = stations().map(|shown| &shown.name).chain([&self.monitor]);
         for name in names {
             if let Err(error) = system.remove_station(name).await {
@@ -237,14 +237,14 @@ impl Slots {
     }
 }
 
-/// How each network is doing, for whoever asks.
-type AllShown = Arc<Mutex<Vec<Shown>>>;
+/// Shared state of each network.
+type NetworkStates = Arc<Mutex<Vec<NetworkState>>>;
 
-/// Where the packets of a network surface in the machine.
+/// Interface of a network in the machine.
 enum Surface {
-    /// An Ethernet device; the station is this program.
+    /// Ethernet device, whose station is this program.
     Device(EthernetTap),
-    /// A station of the kernel's.
+    /// Kernel station.
     Station(Relay),
 }
 
@@ -262,18 +262,18 @@ impl Surface {
         (name, address): (&str, [u8; 6]),
     ) -> anyhow::Result<Self> {
         let mut card: [u8; 6] = random();
-        // Of one device, and not of a maker's.
+        // The address is individual and locally administered.
         card[0] = (card[0] | 2) & !1;
         cards.add(name, card)?;
         let all = wireless.cards().await?;
         let made = all.iter().find(|one| one.name == name);
-        let made = made.context("its simulated card is gone at once")?;
+        let made = made.context("its simulated card disappeared immediately after its creation")?;
         system.add_station(wireless, made.number, name, address).await?;
         Ok(Self::Station(Relay::new(card)))
     }
 }
 
-/// A network of the card.
+/// Network of the card.
 struct Member {
     id: NetworkId,
     surface: Surface,
@@ -282,11 +282,11 @@ struct Member {
     is_5ghz: bool,
     numbers: SequenceNumbers,
     duplicates: Duplicates,
-    /// When its access point was last heard.
+    /// Time when its access point was last heard.
     heard_at: Clock,
 }
 
-/// A frame that the card has not said to be sent.
+/// Frame that the card has not yet reported as sent.
 struct Flying {
     bytes: Vec<u8>,
     what: Outgoing<Frame<Packet>>,
@@ -295,17 +295,17 @@ struct Flying {
 
 struct Driver {
     schedule: SlotSchedule<Packet>,
-    /// What slots are made from, but for those with weights that somebody wants.
+    /// Rule of the slots, except those with requested weights.
     shares: Shares,
     weights: Option<Vec<u32>>,
     measured_at: Clock,
     air: AirSocket,
-    /// What carries the frames of kernel stations, where there are any.
+    /// Medium of the frames of kernel stations, if there are any.
     medium: Option<Cards>,
     monitor: u32,
-    /// The channel that the card was last tuned to; none where it has not followed.
+    /// Channel to which the card was last tuned; `None` if that failed.
     tuned: Option<u16>,
-    /// Proof, by received frames, that it is there.
+    /// Verification, by received frames, that the card is on that channel.
     tuning: Tuning,
     slot: Duration,
     runtime: tokio::runtime::Runtime,
@@ -316,7 +316,7 @@ struct Driver {
     flying: VecDeque<Flying>,
     rate: Rate,
     started: Clock,
-    shown: AllShown,
+    shown: NetworkStates,
     wanted: mpsc::Receiver<(usize, u32)>,
 }
 
@@ -325,7 +325,7 @@ impl Driver {
         (air, medium, monitor, own): (AirSocket, Option<Cards>, u32, [u8; 6]),
         turns: Turns,
         surfaces: Vec<(String, Heard, Surface)>,
-        (shown, wanted): (AllShown, mpsc::Receiver<(usize, u32)>),
+        (shown, wanted): (NetworkStates, mpsc::Receiver<(usize, u32)>),
     ) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -334,15 +334,15 @@ impl Driver {
         let config = Config {
             // A network's weight is its slot in milliseconds.
             slot: MILLISECOND,
-            // Both are waited for where they are done.
+            // The thread waits for both when it executes them.
             retune: Duration::ZERO,
             reconfigure: Duration::ZERO,
-            // One exchange, after which all that is kept comes, whoever the station is.
+            // A single exchange, after which all buffered packets are delivered for every station.
             wake: Wake::Null,
             ..Config::default()
         };
         let now = Instant::ZERO;
-        // No channel is zero: the first one is tuned to.
+        // Channel 0 does not exist, so the card is tuned to the first channel.
         let mut schedule = SlotSchedule::new(config, 0, now);
         let mut members = Vec::new();
         for (place, (_, heard, surface)) in surfaces.into_iter().enumerate() {
@@ -405,12 +405,12 @@ impl Driver {
         let mut looked_at = Clock::now();
         while !stop.load(Ordering::Acquire) {
             self.turn(waker, &mut buffer)?;
-            if looked_at.elapsed() > LOOK {
+            if looked_at.elapsed() > POLL_INTERVAL {
                 looked_at = Clock::now();
-                self.look();
+                self.update();
             }
         }
-        // Nobody is left with packets for somebody who does not come back.
+        // Packets of a previous station are discarded.
         let own = |member: &&mut Member| matches!(member.surface, Surface::Device(_));
         for member in self.members.iter_mut().filter(own) {
             let header = Radiotap::to_send(Rate::lowest(member.is_5ghz));
@@ -428,7 +428,7 @@ impl Driver {
         self.schedule.handle_timeout(now);
         self.carry_out();
         let until = self.schedule.poll_timeout();
-        let mut timeout = until.map_or(LOOK, |(at, _)| at.since(self.now()));
+        let mut timeout = until.map_or(POLL_INTERVAL, |(at, _)| at.since(self.now()));
         if !self.flying.is_empty() {
             timeout = timeout.min(SILENT);
         }
@@ -437,14 +437,18 @@ impl Driver {
             .into_iter()
             .chain(self.members.iter().map(|member| match &member.surface {
                 Surface::Device(tap) => tap.as_fd(),
-                // The same for all of them.
+                // All stations share the same descriptor.
                 Surface::Station(_) => self.medium.as_ref().map_or(waker.as_fd(), AsFd::as_fd),
             }))
             .collect();
         if let Some(mhz) = self.tuning.stuck_on() {
-            bail!("it does not follow to other channels: it stays on {mhz} MHz");
+            bail!("it does not follow channel changes: it stays on {mhz} MHz");
         }
-        wait_readable(&sources, Some(timeout.min(LOOK)), &mut ready[..sources.len()])?;
+        wait_readable(
+            &sources,
+            Some(timeout.min(POLL_INTERVAL)),
+            &mut ready[..sources.len()],
+        )?;
         if ready[0] {
             waker.clear();
             self.weigh();
@@ -467,8 +471,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes up the weights that somebody wants: slots are theirs then, and follow what networks
-    /// need again when all are one.
+    /// Applies requested weights: they determine the slots, unless all weights are one; then the
+    /// networks' needs do.
     fn weigh(&mut self) {
         while let Ok((place, weight)) = self.wanted.try_recv() {
             let weights = self.weights.get_or_insert_with(|| vec![1; self.members.len()]);
@@ -486,7 +490,7 @@ impl Driver {
         }
     }
 
-    /// Makes the slots of the next cycle.
+    /// Computes the slots of the next cycle.
     fn follow_needs(&mut self) {
         let cycle = self.slot * u32::try_from(self.members.len()).unwrap_or(1);
         if self.measured_at.elapsed() < cycle {
@@ -512,7 +516,7 @@ impl Driver {
         }
     }
 
-    /// Whether something still waits for the network that is served.
+    /// Returns whether packets wait for the network that is served.
     fn has_left(&self) -> bool {
         let served = self.shares.served().and_then(|place| self.members.get(place));
         served
@@ -520,7 +524,7 @@ impl Driver {
             .is_some_and(|network| network.queued() > 0)
     }
 
-    /// What the machine sends into a network.
+    /// Reads the packets that the machine sends to a network.
     fn read_tap(&mut self, place: usize, buffer: &mut [u8]) -> anyhow::Result<()> {
         for _ in 0..AT_ONCE {
             let Surface::Device(tap) = &self.members[place].surface else {
@@ -535,14 +539,14 @@ impl Driver {
                 .schedule
                 .handle_packet_on(self.members[place].id, packet, bytes)
             {
-                // Its queue is full: TCP hears of it by the loss.
+                // The queue is full; TCP detects the loss.
                 self.packets.release(packet);
             }
         }
         Ok(())
     }
 
-    /// Does what the machine wants until it wants nothing more.
+    /// Executes the machine's outputs until none remains.
     fn carry_out(&mut self) {
         loop {
             let mut is_idle = true;
@@ -576,7 +580,7 @@ impl Driver {
             }
             Event::Switched { to, took } => {
                 self.show(to, |shown| {
-                    // A peak that fades.
+                    // A decaying maximum.
                     shown.switch = took.max(shown.switch - shown.switch / 16);
                 });
                 if let Some(place) = self.members.iter().position(|member| member.id == to) {
@@ -592,8 +596,7 @@ impl Driver {
         }
     }
 
-    /// Tunes the card, where it is elsewhere: the kernel takes its time even for a channel that it
-    /// is on.
+    /// Tunes the card if it is on another channel: the kernel needs time even for the current one.
     fn tune(&mut self, channel: u16) {
         if self.tuned == Some(channel) {
             return;
@@ -625,7 +628,7 @@ impl Driver {
         }
     }
 
-    fn show(&self, id: NetworkId, change: impl FnOnce(&mut Shown)) {
+    fn show(&self, id: NetworkId, change: impl FnOnce(&mut NetworkState)) {
         let place = self.members.iter().position(|member| member.id == id);
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shown) = place.and_then(|place| shown.get_mut(place)) {
@@ -633,8 +636,8 @@ impl Driver {
         }
     }
 
-    /// Brings what others see up to date.
-    fn look(&mut self) {
+    /// Updates the published state.
+    fn update(&mut self) {
         self.repeat_beacons();
         for member in &self.members {
             let network = self.schedule.network(member.id);
@@ -656,14 +659,21 @@ impl Driver {
     }
 }
 
+/// Slot of weight one. Source: definition of the unit.
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// How long stations that leave may take for that.
+/// Maximum time for stations to leave. Source: our choice, five default slots of 100 ms; access
+/// points forget stations that leave without a word after minutes, so a longer time gains little.
 const LONGEST_FAREWELL: Duration = Duration::from_millis(500);
-/// A frame of 2,304 bytes of packet with its headers and radiotap's.
+/// Buffer for a frame with its headers and the radiotap header. Source: the 2,304 bytes of a packet
+/// (IEEE 802.11-2020 section 9.2.4.7), rounded up to a power of two. Units: bytes.
 const LONGEST_FRAME: usize = 4096;
-/// Frames taken at one look.
+/// Maximum number of frames read at once. Source: our choice, as many as an access point holds for
+/// an absent station (docs/notebook/slots.md); more delay the next slot.
 const AT_ONCE: usize = 64;
-/// How often what is shown is brought up to date.
-const LOOK: Duration = Duration::from_millis(100);
-/// Beacons come ten times a second, and a network is away for a cycle.
+/// Interval of updates of the published state. Source: our choice, a default slot; a shorter one
+/// takes a lock more often.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Time without frames after which a network is lost: beacons are sent ten times a second, and a
+/// network is absent for up to a cycle. Source: our choice, thirty beacons of a network that is
+/// always heard, seven cycles of 400 ms; a shorter one leaves networks at a burst of interference.
 const UNHEARD: Duration = Duration::from_secs(3);

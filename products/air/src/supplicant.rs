@@ -1,9 +1,9 @@
-//! wpa_supplicant: a process of our own for the stations that are ours, and what we say to it.
+//! Hawser's own process of wpa_supplicant for its stations, and its control interface.
 //!
-//! It joins access points and does all of the cryptography (WPA2, WPA3, OWE, 802.1X). One process
-//! serves all stations; one that NetworkManager or the system runs is left alone. It is spoken to
-//! by datagrams on sockets in our run directory, a line of text each way; keys travel there only,
-//! and no file holds them.
+//! wpa_supplicant joins access points and does all of the cryptography (WPA2, WPA3, OWE, 802.1X).
+//! One process serves all stations; a process of NetworkManager or the system is not touched.
+//! Commands and answers are datagrams with a line of text on sockets in Hawser's run directory;
+//! keys are sent only there and are in no file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,29 +20,29 @@ use zeroize::Zeroizing;
 
 use super::saved::KnownNetwork;
 
-/// How a station is on the air.
+/// Kind of a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// All the time, by its card.
+pub(super) enum StationKind {
+    /// Permanent station of a card.
     Card,
-    /// In its slots.
+    /// Station in slots.
     Slots,
 }
 
-/// The process.
+/// Process of wpa_supplicant.
 pub(super) struct Supplicant {
     directory: PathBuf,
     started: Started,
     control: Control,
-    /// How many sockets have been named.
+    /// Number of sockets created so far.
     sockets: u32,
 }
 
 impl Supplicant {
-    /// Starts it. What an earlier one has left in the directory goes.
+    /// Starts the process, after removing the files of an earlier one.
     ///
     /// # Errors
-    /// It is not installed, or does not start; in words with the remedy.
+    /// A message with the remedy if it is not installed or does not start.
     pub(super) async fn start(system: &mut System, directory: &Path) -> anyhow::Result<Self> {
         let program = find("wpa_supplicant").context(NOT_INSTALLED)?;
         let _ = fs::remove_dir_all(directory);
@@ -66,7 +66,7 @@ impl Supplicant {
         }
     }
 
-    /// Waits until it listens.
+    /// Waits until the process accepts commands.
     async fn connect(&mut self, global: &Path) -> anyhow::Result<()> {
         for _ in 0..STARTING_TRIES {
             if let Some(status) = self.started.ended() {
@@ -80,12 +80,12 @@ impl Supplicant {
         bail!("wpa_supplicant does not answer")
     }
 
-    /// Whether it still runs.
+    /// Returns whether the process still runs.
     pub(super) fn is_alive(&mut self) -> bool {
         self.started.ended().is_none()
     }
 
-    /// Takes an interface into its care, which brings it up.
+    /// Adds an interface to wpa_supplicant, which brings it up.
     pub(super) async fn add(&mut self, interface: &str) -> anyhow::Result<Control> {
         let sockets = self.directory.join("stations");
         let settings = self.directory.join(SETTINGS_FILE);
@@ -97,18 +97,18 @@ impl Supplicant {
         self.control
             .command(&request)
             .await
-            .with_context(|| format!("wpa_supplicant does not take {interface}"))?;
+            .with_context(|| format!("wpa_supplicant does not accept the interface {interface}"))?;
         self.sockets += 1;
         let own = self.directory.join(format!("client-{}", self.sockets));
         let socket = UnixDatagram::bind(own)?;
         socket.connect(sockets.join(interface))?;
         let control = Control::new(socket);
-        // From now on it is heard what becomes of joining.
+        // From now on events about the association are received.
         control.command("ATTACH").await?;
         Ok(control)
     }
 
-    /// Lets an interface go; its access point hears of it.
+    /// Removes an interface; its access point is notified.
     pub(super) async fn remove(&self, interface: &str) {
         let _ = self
             .control
@@ -116,7 +116,7 @@ impl Supplicant {
             .await;
     }
 
-    /// Ends it.
+    /// Ends the process.
     pub(super) async fn end(self, system: &mut System) {
         let _ = self.control.command("TERMINATE").await;
         if let Err(error) = self.started.end(system).await {
@@ -126,10 +126,10 @@ impl Supplicant {
     }
 }
 
-/// A socket that wpa_supplicant answers on.
+/// Socket on which wpa_supplicant answers.
 pub(super) struct Control {
     conversation: Conversation,
-    /// It has said that the access point does not take the password.
+    /// Set if it has reported that the access point rejected the password.
     is_refused: AtomicBool,
 }
 
@@ -141,8 +141,7 @@ impl Control {
         }
     }
 
-    /// Whether the access point did not take the password, as far as was heard by the latest
-    /// answer.
+    /// Returns whether the access point rejected the password, as of the latest answer.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
@@ -150,13 +149,13 @@ impl Control {
     /// Joins an access point of a known network.
     ///
     /// # Errors
-    /// A setting of the network is refused, or nobody answers.
+    /// If a setting of the network is rejected, or wpa_supplicant does not answer.
     pub(super) async fn join(
         &self,
         known: &KnownNetwork,
         bssid: &str,
         frequency: u32,
-        way: Way,
+        way: StationKind,
     ) -> anyhow::Result<()> {
         self.command("REMOVE_NETWORK all").await?;
         let number = self.ask("ADD_NETWORK").await?;
@@ -173,31 +172,31 @@ impl Control {
             .iter()
             .map(|(name, value)| (name.as_str(), value.clone()));
         // The card acknowledges no aggregates for a station that its driver does not know.
-        let plain = (way == Way::Slots).then(|| ("disable_ht", Zeroizing::new("1".to_owned())));
+        let plain = (way == StationKind::Slots).then(|| ("disable_ht", Zeroizing::new("1".to_owned())));
         for (name, value) in own.chain(fixed).chain(plain) {
             let request = Zeroizing::new(format!("SET_NETWORK {number} {name} {}", *value));
             // The value may be a key.
             self.command(&request)
                 .await
-                .with_context(|| format!("wpa_supplicant refuses the setting {name}"))?;
+                .with_context(|| format!("wpa_supplicant rejects the setting {name}"))?;
         }
         self.command(&format!("SELECT_NETWORK {number}")).await
     }
 
-    /// Whether the station has joined, keys and all.
+    /// Returns whether the association is complete, including keys.
     ///
     /// # Errors
-    /// Nobody answers.
-    pub(super) async fn is_joined(&self) -> anyhow::Result<bool> {
+    /// If wpa_supplicant does not answer.
+    pub(super) async fn is_associated(&self) -> anyhow::Result<bool> {
         Ok(is_completed(&self.ask("STATUS").await?))
     }
 
-    /// Says something that is answered with OK.
+    /// Sends a command that is answered with OK.
     async fn command(&self, request: &str) -> anyhow::Result<()> {
         let answer = self.ask(request).await?;
         match answer.trim() {
             "OK" => Ok(()),
-            other => bail!("it says {other:?}"),
+            other => bail!("it answered {other:?}"),
         }
     }
 
@@ -212,13 +211,13 @@ impl Control {
     }
 }
 
-/// Whether a status says that nothing is left to be done.
+/// Returns whether a status reports a complete association.
 fn is_completed(status: &str) -> bool {
     status.lines().any(|line| line == "wpa_state=COMPLETED")
 }
 
-/// Whether an event says that the password is wrong: by the 4-way handshake of WPA2, or by the
-/// status (15, challenge failure) with which SAE is refused.
+/// Returns whether an event reports a wrong password: by the 4-way handshake of WPA2, or by the
+/// status (15, challenge failure) with which SAE is rejected.
 fn is_refusal(event: &str) -> bool {
     let is =
         |name: &str, words: [&str; 2]| event.contains(name) && words.iter().all(|word| event.contains(word));
@@ -230,13 +229,14 @@ fn hex(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(bytes)
 }
 
-/// What all stations have in common. No Wi-Fi Direct, whose devices would take the card's room;
-/// protected management frames where the access point has them; both ways of SAE.
+/// Common settings of all stations: no Wi-Fi Direct, whose devices would use the card's capacity;
+/// protected management frames if the access point supports them; both methods of SAE.
 const SETTINGS: &str = "p2p_disabled=1\npmf=1\nsae_pwe=2\nupdate_config=0\nap_scan=1\n";
 const SETTINGS_FILE: &str = "settings";
 const GLOBAL: &str = "global";
 const NOT_INSTALLED: &str = "wpa_supplicant is not installed (Debian: wpasupplicant)";
-/// Together five seconds, for a machine that is busy.
+/// Number of attempts, 5 s in total for a busy machine. Source: our choice; it usually answers
+/// within 100 ms, and a longer time hides one that hangs.
 const STARTING_TRIES: u32 = 100;
 const STARTING_PAUSE: Duration = Duration::from_millis(50);
 

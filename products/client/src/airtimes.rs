@@ -1,5 +1,5 @@
-//! What packets take of radio channels that paths share: the client measures it, reckons with it
-//! for what it sends, and tells the hub.
+//! Airtime of packets on radio channels that paths share: the client measures it, uses it for what
+//! it sends, and reports it to the hub.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,12 @@ use hawser_wire::control::Message;
 
 use super::Client;
 
-/// How often the hub is told: a few times before it would forget.
+/// Interval of reports to the hub. Source: a fifth of `REPORT_LIFETIME` of
+/// `core/proto/src/egress/air.rs`.
 const EVERY: Duration = Duration::from_secs(2);
 
 impl Client {
-    /// When it is to be told next; never where there is no Wi-Fi.
+    /// Returns when the next report is due; never without Wi-Fi.
     pub(super) fn airtimes_due(&self) -> Option<Instant> {
         let is_there = self
             .radio
@@ -22,7 +23,8 @@ impl Client {
         (is_there && self.driver.machine.session().is_some()).then_some(self.airtimes_at)
     }
 
-    /// Tells of all paths that share a channel with another one: alone, none is held back.
+    /// Reports the airtime of all paths that share a channel with another one; a path alone on its
+    /// channel is not limited.
     pub(super) fn see_to_airtimes(&mut self) {
         let now = self.now();
         if self.airtimes_due().is_none_or(|due| now < due) {
@@ -51,7 +53,7 @@ impl Client {
                 path: PathId(path),
                 airtime,
             });
-            self.driver.tell(Message::Airtime { path, airtime });
+            self.driver.send(Message::Airtime { path, airtime });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a network may carry at most: as the configuration says, or as a user wants for a while.
+//! Rate limits of networks: from the configuration, or by a user's temporary request.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use serde_json::{Value, json};
 use super::Client;
 use super::quotas::no_such_network;
 
-/// A cap in each direction: towards the hub, and from it.
+/// Values for each direction: towards the hub, and from it.
 type Pair<T> = [Option<T>; 2];
 
-/// What a user wants, in place of the configuration.
+/// Requests of a user that override the configuration.
 #[derive(Debug, Default)]
 pub(super) struct Caps {
-    /// By network; a rate of zero is no cap.
+    /// Rate limits by network; a rate of zero is no limit.
     wanted: BTreeMap<String, Pair<Rate>>,
 }
 
 impl Caps {
-    /// The caps of a network.
+    /// Returns the caps of a network.
     pub(super) fn of(&self, attached: &Attached, config: &ClientConfig) -> Pair<Rate> {
         attached.caps(self.of_network(&attached.network.name, config))
     }
 
-    /// The same, without those of a neighbour.
+    /// Returns the caps of a network from configuration and command, without those of a neighbour.
     pub(super) fn of_network(&self, name: &str, config: &ClientConfig) -> Pair<Rate> {
         let own = config.network(name);
         let mut caps = [own.cap_up, own.cap_down].map(|cap| cap.map(|speed| speed.0));
@@ -43,11 +43,11 @@ impl Caps {
 }
 
 impl Client {
-    /// Caps a network as a user wants. Units: bit/s; zero is no cap, and `None` as it was.
-    /// `is_default`: as the configuration says, where nothing else is wanted.
+    /// Caps a network as a user requests. Units: bit/s; zero is no cap, and `None` leaves a cap
+    /// unchanged. `is_default` returns to the configuration if nothing else is requested.
     ///
     /// # Errors
-    /// There is no such network.
+    /// If there is no such network.
     pub(super) fn cap(&mut self, network: &str, rates: Pair<u64>, is_default: bool) -> anyhow::Result<Value> {
         self.check_known(network)?;
         if is_default {
@@ -62,14 +62,14 @@ impl Client {
         }
         self.apply_caps();
         let caps = self.caps_of(network);
-        tracing::info!(network, caps = %caps, "as a user wants");
+        tracing::info!(network, caps = %caps, "as requested by a user");
         Ok(json!({ "cap_bps": caps }))
     }
 
-    /// Whether a network is there, used or not; neighbours' ways out are.
+    /// Checks that a network exists, used or not; neighbours' uplinks count.
     ///
     /// # Errors
-    /// It is not; which are.
+    /// A message with the known networks.
     pub(super) fn check_known(&self, network: &str) -> anyhow::Result<()> {
         let attached = self.driver.networks.attached.values();
         let mut names: Vec<_> = attached.map(|attached| attached.network.name.as_str()).collect();
@@ -84,21 +84,21 @@ impl Client {
         }
     }
 
-    /// What status says of a network: `{"up": null, "down": 5000000}`, bit/s.
+    /// Returns the entry of a network in status: `{"up": null, "down": 5000000}`, bit/s.
     pub(super) fn caps_of(&self, network: &str) -> Value {
         let caps = self.caps.of_network(network, &self.config);
         let [up, down] = caps.map(|cap| cap.map(Rate::as_bps));
         json!({ "up": up, "down": down })
     }
 
-    /// Tells both ends.
+    /// Sends the caps to both ends.
     pub(super) fn apply_caps(&self) {
         for driver in self.drivers() {
             self.send_caps(driver);
         }
     }
 
-    /// Tells both ends of one session.
+    /// Sends the caps to both ends of one session.
     pub(super) fn send_caps(&self, driver: &Driver) {
         let Some(session) = driver.machine.session().map(SessionId) else {
             return;
@@ -114,7 +114,7 @@ impl Client {
                 cap,
             });
             let rate_bps = cap_down.map_or(0, |rate| rate.as_bps());
-            driver.tell(Message::Cap { path, rate_bps });
+            driver.send(Message::Cap { path, rate_bps });
         }
     }
 }

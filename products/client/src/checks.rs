@@ -1,13 +1,13 @@
 //! Health checks of a client's networks: the tunnel does not use a network whose targets do not
 //! answer, while it has another one.
 
-use hawser_host::dns::Place;
+use hawser_host::dns::NetworkAccess;
 
 use super::Client;
 
 impl Client {
-    /// Follows networks and configuration; networks whose check fails leave the tunnel, and come
-    /// back when it succeeds. To be called after each event.
+    /// Follows networks and configuration; networks leave the tunnel when their check fails, and
+    /// return when it succeeds. Must be called after each event.
     pub(super) fn see_to_checks(&mut self) {
         let used: Vec<_> = self
             .seen
@@ -18,13 +18,13 @@ impl Client {
         let known = self.seen.iter().filter(|network| self.config.uses(&network.name));
         let wanted = known.filter_map(|network| {
             let check = self.config.network(&network.name).check?;
-            let place = Place {
+            let access = NetworkAccess {
                 number: 0,
                 device: network.name.clone(),
                 index: network.index,
                 servers: self.known_of(network).addresses,
             };
-            Some((place, check))
+            Some((access, check))
         });
         let wanted = wanted.collect();
         self.checks.follow(wanted);

@@ -1,5 +1,5 @@
-//! Flows whose programs have declared what they send: heard of the kernel, told to this end of the
-//! tunnel, and forgotten when their sockets are gone.
+//! Flows whose programs have declared their traffic: the kernel reports declarations, both ends of
+//! the tunnel receive them, and the end of a socket removes its flow.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,7 +8,7 @@ use hawser_control::client::driver::Driver;
 use hawser_dataplane::{Change, SessionId};
 use hawser_linux::bpf::{self, Declarations, SocketOptions};
 use hawser_linux::sockets;
-use hawser_proto::egress::{Declaration, MOST_DECLARED};
+use hawser_proto::egress::{Declaration, MAX_DECLARED};
 use hawser_proto::pool::allocation::Need;
 use hawser_proto::pool::requirement::Requirement;
 use hawser_units::{Bytes, Duration, Instant, Rate};
@@ -18,31 +18,35 @@ use hawser_wire::inner::FlowKey;
 
 use super::Client;
 
-/// How often it is looked whether the sockets are still there, while there are any.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long changes are gathered, and how often sockets are looked for in vain: a program that
-/// declares in a loop costs no more than this often.
+/// Poll interval of the sockets, while there are any. Source: our choice; a socket that was closed
+/// without a word reserves rate for as long, and a shorter one reads the kernel's sockets more
+/// often.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Time for which changes are collected, and minimum interval of failed searches for sockets: it
+/// bounds the cost of a program that declares in a loop. Source: our choice, not noticeable at the
+/// start of a call; a longer one delays the reservation.
 const GATHER: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 pub(super) struct Declared {
     kernel: Option<Declarations>,
-    kept: Vec<Kept>,
-    /// Something is to be told since then.
+    stored: Vec<StoredDeclaration>,
+    /// Time of the oldest unsent change.
     changed_at: Option<Instant>,
-    /// Changed since the hubs were told last.
+    /// Flows whose declarations have changed since the last report to the hubs.
     untold: BTreeSet<FlowKey>,
     looked_at: Instant,
 }
 
-struct Kept {
+struct StoredDeclaration {
     declaration: Declaration,
-    /// The kernel has told of its socket; where it cannot, nothing follows from its silence.
+    /// Set if the kernel has reported the socket; if the kernel cannot report sockets, a missing
+    /// report has no meaning.
     is_seen: bool,
 }
 
-impl Kept {
-    fn is_gone(&self) -> bool {
+impl StoredDeclaration {
+    fn is_closed(&self) -> bool {
         self.is_seen && matches!(is_there(&self.declaration.key), Ok(false))
     }
 }
@@ -57,7 +61,7 @@ impl Declared {
         }
     }
 
-    /// Waits for what a program declares.
+    /// Waits for the next declaration of a program.
     pub(super) async fn next(&mut self) -> io::Result<bpf::Declared> {
         match &mut self.kernel {
             Some(kernel) => kernel.next().await,
@@ -66,7 +70,7 @@ impl Declared {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let look = (!self.kept.is_empty()).then(|| self.looked_at + LOOK_EVERY);
+        let look = (!self.stored.is_empty()).then(|| self.looked_at + POLL_INTERVAL);
         let tell = self.changed_at.map(|at| at + GATHER);
         look.into_iter().chain(tell).min()
     }
@@ -74,45 +78,45 @@ impl Declared {
     fn handle(&mut self, declared: &bpf::Declared, now: Instant) {
         let declaration = declaration(declared);
         let known = self
-            .kept
+            .stored
             .iter()
-            .position(|kept| kept.declaration.key == declaration.key);
+            .position(|stored| stored.declaration.key == declaration.key);
         match known {
-            Some(at) if self.kept[at].declaration == declaration => return,
-            Some(at) if declared.rate.bits_per_second == 0 => drop(self.kept.swap_remove(at)),
-            Some(at) => self.kept[at].declaration = declaration,
+            Some(at) if self.stored[at].declaration == declaration => return,
+            Some(at) if declared.rate.bits_per_second == 0 => drop(self.stored.swap_remove(at)),
+            Some(at) => self.stored[at].declaration = declaration,
             None if declared.rate.bits_per_second == 0 => return,
             None => {
-                if self.kept.len() >= MOST_DECLARED && now >= self.looked_at + GATHER {
-                    self.forget_gone(now);
+                if self.stored.len() >= MAX_DECLARED && now >= self.looked_at + GATHER {
+                    self.forget_removed(now);
                 }
-                if self.kept.len() >= MOST_DECLARED {
-                    tracing::debug!(from = %declared.from, "not heeded: too many flows are declared");
+                if self.stored.len() >= MAX_DECLARED {
+                    tracing::debug!(from = %declared.from, "ignored: too many flows are declared");
                     return;
                 }
                 let is_seen = is_there(&declaration.key).unwrap_or(false);
-                self.kept.push(Kept { declaration, is_seen });
+                self.stored.push(StoredDeclaration { declaration, is_seen });
             }
         }
         self.untold.insert(declaration.key);
         self.changed_at.get_or_insert(now);
     }
 
-    /// All flows, where they are to be told again.
+    /// Returns whether all declarations must be sent again.
     fn handle_timeout(&mut self, now: Instant) -> bool {
-        if !self.kept.is_empty() && now >= self.looked_at + LOOK_EVERY {
-            self.forget_gone(now);
+        if !self.stored.is_empty() && now >= self.looked_at + POLL_INTERVAL {
+            self.forget_removed(now);
         }
         self.changed_at.take_if(|at| now >= *at + GATHER).is_some()
     }
 
-    /// Forgets flows whose sockets are closed: a question to the kernel for each.
-    fn forget_gone(&mut self, now: Instant) {
+    /// Removes flows whose sockets are closed, with a query of the kernel for each.
+    fn forget_removed(&mut self, now: Instant) {
         self.looked_at = now;
-        let before = self.kept.len();
-        let gone = self.kept.extract_if(.., |kept| kept.is_gone());
-        self.untold.extend(gone.map(|kept| kept.declaration.key));
-        if self.kept.len() < before {
+        let before = self.stored.len();
+        let gone = self.stored.extract_if(.., |stored| stored.is_closed());
+        self.untold.extend(gone.map(|stored| stored.declaration.key));
+        if self.stored.len() < before {
             self.changed_at.get_or_insert(now);
         }
     }
@@ -124,13 +128,13 @@ impl Client {
         match heard {
             Ok(declared) => self.declared.handle(&declared, now),
             Err(error) => {
-                tracing::warn!(%error, "programs cannot declare rates any more");
+                tracing::warn!(%error, "programs can no longer declare rates");
                 self.declared.kernel = None;
             }
         }
     }
 
-    /// Tells both sessions what has changed.
+    /// Sends changed declarations to both sessions.
     pub(super) fn see_to_declared(&mut self) {
         let now = self.now();
         if self.declared.handle_timeout(now) {
@@ -144,25 +148,25 @@ impl Client {
         }
     }
 
-    /// Tells a hub of all flows, on a new connection, and by which rules packets have deadlines.
+    /// Sends all declarations to a hub on a new connection, and the rules for deadlines.
     pub(super) fn send_deadlines(&self, driver: &Driver) {
         for rule in ListedRule::list(&self.config.deadline_rules()) {
-            driver.tell(Message::Deadline(Box::new(rule)));
+            driver.send(Message::Deadline(Box::new(rule)));
         }
-        let all = self.declared.kept.iter().map(|kept| &kept.declaration.key);
+        let all = self.declared.stored.iter().map(|stored| &stored.declaration.key);
         self.send_declared(driver, all);
     }
 
-    /// Tells a hub what programs have declared of these flows, for the way back.
+    /// Sends the declarations of these flows to a hub, for the reverse direction.
     fn send_declared<'a>(&self, driver: &Driver, keys: impl Iterator<Item = &'a FlowKey>) {
         for key in keys {
-            let mut kept = self.declared.kept.iter().map(|kept| kept.declaration);
-            let known = kept.find(|declaration| declaration.key == *key);
-            driver.tell(Message::Declare(Box::new(reverse_declaration(key, known))));
+            let mut stored = self.declared.stored.iter().map(|stored| stored.declaration);
+            let known = stored.find(|declaration| declaration.key == *key);
+            driver.send(Message::Declare(Box::new(reverse_declaration(key, known))));
         }
     }
 
-    /// Has this end of a session heed the deadlines of the configuration.
+    /// Sets the deadlines of the configuration at this end of a session.
     pub(super) fn order_deadlines(&self, driver: &Driver, session: SessionId) {
         driver.order(Change::SetDeadlines {
             session,
@@ -172,7 +176,12 @@ impl Client {
     }
 
     pub(super) fn order_declared(&self, driver: &Driver, session: SessionId) {
-        let flows = self.declared.kept.iter().map(|kept| kept.declaration).collect();
+        let flows = self
+            .declared
+            .stored
+            .iter()
+            .map(|stored| stored.declaration)
+            .collect();
         driver.order(Change::SetDeclared { session, flows });
     }
 }
@@ -183,8 +192,8 @@ fn is_there(key: &FlowKey) -> io::Result<bool> {
     sockets::is_there(key.protocol, from, to)
 }
 
-/// Returns the message to a hub about the way back of a flow; it takes back what was declared of
-/// one that is not `known`.
+/// Returns the message to a hub about the reverse direction of a flow; it withdraws the declaration
+/// of a flow that is not `known`.
 fn reverse_declaration(key: &FlowKey, known: Option<Declaration>) -> DeclaredFlow {
     let need = known.map(|declaration| declaration.need);
     let wait = need.and_then(|need| need.deadline).unwrap_or_default();

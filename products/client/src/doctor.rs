@@ -1,5 +1,5 @@
-//! What stands between a machine and its hub, network by network: each is tried by itself, past the
-//! tunnel, whether or not a client runs, and nothing is changed.
+//! Diagnosis of the connections between a machine and its hub, network by network: each network is
+//! tested separately, outside the tunnel, whether or not a client runs. Nothing is changed.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -9,60 +9,70 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use hawser_config::identity::Identity;
 use hawser_config::{self as config, ClientConfig, DnsMode, Page};
+use hawser_control::client::networks::is_made_by_translator;
 use hawser_control::over_tls::dial;
 use hawser_control::tls;
 use hawser_host::control_socket;
+use hawser_host::devices::Devices;
 use hawser_host::dhcp;
-use hawser_host::dns::{NameServers, Place};
+use hawser_host::dns::{NameServers, NetworkAccess};
 use hawser_host::finding::Finding;
 use hawser_host::health::check_once;
-use hawser_host::portal::{Look, look_for_portal};
+use hawser_host::nat64;
+use hawser_host::portal::{PortalCheckInputs, check_portal};
+use hawser_host::sensors::Services;
+use hawser_host::system_bus::SystemBus;
 use hawser_linux::netlink::{Device, Network, Watch};
 use hawser_linux::udp::open_bound;
 use hawser_steer::portal::Outcome;
+use hawser_units::Net;
+use hawser_wire::nat64::Prefix;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::joined::Joined;
+use super::memberships::Membership;
 use super::tunnel::{NAMELESS, NAMES, is_nameless};
 
-/// A network, or a device that could be one.
+/// Network, or device that could be one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Examined {
-    /// Its name.
+    /// Name of the network.
     pub name: String,
-    /// Whether client.toml lets it be used.
+    /// Set if client.toml permits its use.
     pub used: bool,
-    /// Whether the hub is reached over it, one way or the other.
+    /// Set if the hub is reachable over it, by UDP or TLS.
     pub reaches_hub: bool,
-    /// What was found, in the order in which one thing needs the other.
+    /// Findings, in the order of their dependencies.
     pub findings: Vec<Finding>,
 }
 
-/// The hub, and all networks.
+/// Result for the hub and all networks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Examination {
     /// Version of this format.
     pub version: u32,
-    /// The hub's endpoints; none of a machine that has joined no hub.
+    /// Endpoints of the hub; empty if the machine has joined no hub.
     pub hub: Vec<String>,
-    /// Defects of the client as a whole.
+    /// Findings about the client as a whole.
     pub findings: Vec<Finding>,
-    /// Every network.
+    /// Results of all networks.
     pub networks: Vec<Examined>,
 }
 
-/// Tries everything over every network at once. Takes some ten seconds at most. `socket`: the
-/// control socket of a client, which need not run.
+/// Tests all networks concurrently, which takes at most some 10 s. `socket` is the control socket
+/// of a client, which need not run.
 ///
 /// # Errors
-/// The configuration is wrong, or the kernel does not say which networks there are.
+/// If the configuration is invalid, or the kernel does not list the networks.
 pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Examination> {
-    let config: ClientConfig = config::load_or_default(&dir.join("client.toml"))?;
-    let mut joined = Joined::load(dir)?.into_iter().next();
+    let mut config: ClientConfig = config::load_or_default(&dir.join("client.toml"))?;
+    let mut present = Devices::new(Services::start(SystemBus::default()));
+    let followed = present.apply_to(&mut config).await;
+    followed.context("cannot list the devices of this machine")?;
+    let mut joined = Membership::load(dir)?.into_iter().next();
     if let Some(joined) = &mut joined {
-        // What was known holds where the name does not resolve.
+        // The known addresses remain if the name does not resolve.
         joined.resolve(&config).await;
     }
     let key = dir.join("identity.key");
@@ -72,7 +82,8 @@ pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Examination> {
     };
     let devices = Watch::devices()?.next().await.context("no devices")?;
     let networks = Watch::start()?.next().await.context("no networks")?;
-    let servers = NameServers::look().await;
+    let servers = NameServers::read().await;
+    let status = status(socket);
     let is_own = |name: &str| name == config.interface.0 || name.starts_with("hawser");
     let examined = devices
         .iter()
@@ -89,6 +100,7 @@ pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Examination> {
                 identity: identity.as_ref(),
                 servers: known.addresses,
                 api: known.portal_api,
+                nat64: prefix_in_use(status.as_ref(), name),
             };
             async move { patient.examine().await }
         });
@@ -97,60 +109,74 @@ pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Examination> {
     Ok(Examination {
         version: 1,
         hub: hub.map(ToString::to_string).collect(),
-        findings: of_machine(&config, joined.is_some(), status(socket).as_ref()),
+        findings: of_machine(&config, joined.is_some(), status.as_ref()),
         networks,
     })
 }
 
-/// The status of the client, where one runs.
+/// Returns the status of the client, if it runs.
 fn status(socket: &Path) -> Option<Value> {
     control_socket::ask(socket, &control_socket::Request::Status).ok()
 }
 
-/// Finds what concerns no single network. `has_joined`: this machine is a client of a hub.
-fn of_machine(config: &ClientConfig, has_joined: bool, status: Option<&Value>) -> Vec<Finding> {
+/// Returns the prefix of a network's translator, if a running client uses it.
+fn prefix_in_use(status: Option<&Value>, name: &str) -> Option<Prefix> {
+    let networks = status?["networks"].as_array()?;
+    let network = networks.iter().find(|network| network["name"] == name)?;
+    let Net { address, prefix } = network["nat64"].as_str()?.parse().ok()?;
+    let IpAddr::V6(address) = address else { return None };
+    Prefix::new(address, prefix)
+}
+
+/// Returns findings about the machine as a whole. `has_membership` is set if this machine is a
+/// client of a hub.
+fn of_machine(config: &ClientConfig, has_membership: bool, status: Option<&Value>) -> Vec<Finding> {
     let mut found = Vec::new();
-    found.extend(configuration(config, has_joined));
+    found.extend(configuration(config, has_membership));
     found.extend(resolvers(config.dns, status));
     found.extend(swapped_names(status));
     found
 }
 
-/// Finds a configuration that is refused.
-fn configuration(config: &ClientConfig, has_joined: bool) -> Option<Finding> {
+/// Returns a finding if the configuration is rejected.
+fn configuration(config: &ClientConfig, has_membership: bool) -> Option<Finding> {
     let with_hub = config.unfit_for_hub()?;
-    let is_refused = has_joined || config.unfit_for_direct().is_some();
+    let is_refused = has_membership || config.unfit_for_direct().is_some();
     let next = "change client.toml, then: hawser check /etc/hawser/client.toml";
     is_refused.then(|| Finding::bad("config", with_hub, next))
 }
 
-/// Finds names of networks that another device has taken, and of which client.toml says something.
+/// Returns findings about names of networks in client.toml that now belong to another device.
 fn swapped_names(status: Option<&Value>) -> Vec<Finding> {
     let all = status.and_then(|status| status["swapped_names"].as_array());
     let all = all.into_iter().flatten().filter_map(Value::as_str);
     all.map(|said| Finding::bad("names", said, KEEP_NAMES)).collect()
 }
 
-/// The remedy where devices swap names.
-const KEEP_NAMES: &str = "check [networks] in client.toml; names that stay: MACAddress= in a file /etc/systemd/network/10-NAME.link";
+/// Reason why a network with IPv6 only does not reach a hub.
+const NO_TRANSLATOR: &str = "the network has IPv6 only and no NAT64, and the hub has only an IPv4 address";
+/// Remedy for devices that swap names.
+const KEEP_NAMES: &str = "check [networks] in client.toml; a file /etc/systemd/network/10-NAME.link with MACAddress= keeps an interface name constant";
 
-/// Finds that the hub names no resolvers where they are wanted. `status`: of a running client,
-/// which names none before its hub has answered.
+/// Returns a finding if the hub announces no resolvers although they are required. `status` is that
+/// of a running client, which has none before its hub has answered.
 fn resolvers(mode: DnsMode, status: Option<&Value>) -> Option<Finding> {
     let named: Vec<IpAddr> = serde_json::from_value(status?["resolvers"].clone()).ok()?;
     is_nameless(mode, &named).then(|| Finding::bad("dns", NAMELESS, NAMES))
 }
 
-/// A network under examination.
+/// Network that is being examined.
 struct Patient<'a> {
     device: &'a Device,
     network: Option<&'a Network>,
     config: &'a ClientConfig,
-    joined: Option<&'a Joined>,
+    joined: Option<&'a Membership>,
     identity: Option<&'a Identity>,
     servers: Vec<IpAddr>,
-    /// Of captive portals.
+    /// Address of the captive portal API.
     api: Option<String>,
+    /// Prefix of its translator that the client uses.
+    nat64: Option<Prefix>,
 }
 
 impl Patient<'_> {
@@ -175,12 +201,12 @@ impl Patient<'_> {
 
     fn link(&self) -> Finding {
         if self.device.has_carrier {
-            Finding::good("link", "is there")
+            Finding::good("link", "exists")
         } else {
             Finding::bad(
                 "link",
-                "is not there",
-                "plug the cable in, join the Wi-Fi, or switch the modem on",
+                "does not exist",
+                "connect the cable, join the Wi-Fi network, or switch the modem on",
             )
         }
     }
@@ -199,18 +225,22 @@ impl Patient<'_> {
             None if self.device.addresses.is_empty() => Finding::bad(
                 "address",
                 "none",
-                &format!("set one up, or write dhcp = \"auto\" under [networks.{name}] in client.toml"),
+                &format!(
+                    "configure an address, or write dhcp = \"auto\" under [networks.{name}] in client.toml"
+                ),
             ),
             None => Finding::bad(
                 "address",
-                "there is one, and no default route",
-                &format!("without a router nothing is reached over {name}: set a default route up"),
+                "there is an address, but no default route",
+                &format!(
+                    "nothing, if {name} is a local network behind this machine; otherwise set a default route"
+                ),
             ),
         }
     }
 
-    fn place(&self) -> Place {
-        Place {
+    fn access(&self) -> NetworkAccess {
+        NetworkAccess {
             number: 0,
             device: self.device.name.clone(),
             index: self.device.index,
@@ -218,7 +248,7 @@ impl Patient<'_> {
         }
     }
 
-    /// Whether the network's resolvers know the hub's name, or any.
+    /// Checks whether the network's resolvers resolve the hub's name, or any name.
     async fn names(&self) -> Finding {
         let hosts = self.joined.iter().flat_map(|joined| &joined.endpoints);
         let mut names = hosts.map(|endpoint| endpoint.host.as_str());
@@ -235,35 +265,35 @@ impl Patient<'_> {
         };
         if self.servers.is_empty() {
             let next = "write dns = [\"ADDRESS\"] under its name in client.toml";
-            return Finding::bad("dns", "nobody names resolvers for it", next);
+            return Finding::bad("dns", "no resolver is known for it", next);
         }
-        let place = self.place();
+        let access = self.access();
         let found = timeout(TIMEOUT, async {
-            let both = tokio::join!(place.addresses(name, false), place.addresses(name, true));
+            let both = tokio::join!(access.addresses(name, false), access.addresses(name, true));
             both.0.is_ok_and(|found| !found.is_empty()) || both.1.is_ok_and(|found| !found.is_empty())
         });
         if found.await.unwrap_or(false) {
-            return Finding::good("dns", &format!("its resolvers know {name}"));
+            return Finding::good("dns", &format!("its resolvers resolve {name}"));
         }
         let asked: Vec<_> = self.servers.iter().map(ToString::to_string).collect();
         Finding::bad(
             "dns",
-            &format!("its resolvers ({}) do not know {name}", asked.join(", ")),
-            "a hub that was reached before is found all the same; else name an address as the hub's endpoint",
+            &format!("its resolvers ({}) do not resolve {name}", asked.join(", ")),
+            "a hub that was reached before is found without a resolver; otherwise use an address as the hub's endpoint",
         )
     }
 
     async fn portal(&self) -> Finding {
         let Some(page) = &self.config.direct.portal_check.0 else {
-            return Finding::good("portal", "not looked for (portal_check = \"off\")");
+            return Finding::good("portal", "not tested (portal_check = \"off\")");
         };
-        self.look(page).await
+        self.check_portal(page).await
     }
 
-    /// Asks the targets of the network's check once; `None` without a check.
+    /// Runs the network's health check once; `None` without a check.
     async fn check(&self) -> Option<Finding> {
         let check = self.config.network(&self.device.name).check?;
-        let answers = check_once(&self.place(), &check).await;
+        let answers = check_once(&self.access(), &check).await;
         let each = check.targets.iter().zip(&answers).map(|(target, answers)| {
             let delay = answers.delay.map(|delay| format!("{} ms", delay.as_millis()));
             format!("{target}: {}", delay.unwrap_or_else(|| "no answer".to_owned()))
@@ -274,56 +304,66 @@ impl Patient<'_> {
             false => Finding::bad(
                 "check",
                 &said,
-                "the network is not used while this lasts: try other targets in [networks.NAME.check], or take it out",
+                "the network is not used until the check succeeds: use other targets in [networks.NAME.check], or remove the check",
             ),
         })
     }
 
-    async fn look(&self, page: &Page) -> Finding {
-        let look = Look {
-            place: self.place(),
+    async fn check_portal(&self, page: &Page) -> Finding {
+        let look = PortalCheckInputs {
+            access: self.access(),
             page: page.clone(),
             api: self.api.clone(),
         };
-        let found = look_for_portal(&look).await;
+        let found = check_portal(&look).await;
         match found.outcome {
             Outcome::Page => Finding::good("portal", "none"),
             Outcome::Other => {
                 let login = found.login.unwrap_or_else(|| "any http:// page".to_owned());
                 Finding::bad(
                     "portal",
-                    "a login page is in between",
+                    "a login page intercepts connections",
                     &format!("log in at {login}"),
                 )
             }
             Outcome::Nothing => Finding {
                 what: "portal",
                 good: true,
-                said: format!("cannot tell: {} does not answer", page.host),
+                said: format!("not known: {} does not answer", page.host),
                 next: None,
             },
         }
     }
 
-    /// The hub by UDP and by TLS on TCP, and the size of packets; whether either works.
+    /// Tests the hub by UDP and by TLS on TCP, and the size of packets. Also returns whether either
+    /// works.
     async fn hub(&self, network: &Network) -> (Vec<Finding>, bool) {
         let (Some(joined), Some(identity)) = (self.joined, self.identity) else {
-            let next = "join one: sudo hawser up INVITATION (from `hawser hub invite NAME` on the hub)";
-            return (vec![Finding::bad("udp", "no hub is known", next)], false);
-        };
-        let carried = |address: &&SocketAddr| network.carries(address.is_ipv6());
-        let Some(remote) = joined.addresses.iter().find(carried).copied() else {
-            let said = "the hub has no address of a family that this network carries";
+            let next = "join a hub: `sudo hawser up` asks for an invitation (from `hawser hub invite NAME` on the hub)";
             return (
-                vec![Finding::bad("udp", said, "name another endpoint in hub.toml")],
+                vec![Finding::bad("udp", "this machine has not joined a hub", next)],
                 false,
             );
         };
+        let is_own =
+            |address: &&SocketAddr| network.carries(address.is_ipv6()) && !is_made_by_translator(address);
+        let own = joined.addresses.iter().find(is_own).copied();
+        let mut findings = Vec::new();
+        let (remote, hub) = match own {
+            Some(own) => (own, own),
+            None => match self.translated(network, &joined.addresses).await {
+                Ok((remote, hub, prefix)) => {
+                    let said = format!("the network translates {} ({prefix})", hub.ip());
+                    findings.push(Finding::good("nat64", &said));
+                    (remote, hub)
+                }
+                Err(finding) => return (vec![finding], false),
+            },
+        };
         let (udp, tcp) = tokio::join!(
             by_udp(&self.device.name, remote, network.mtu, identity, joined),
-            self.by_tls(remote, joined)
+            self.by_tls([remote, hub], joined)
         );
-        let mut findings = Vec::new();
         match &udp {
             Ok((took, size)) => {
                 let took = took.as_millis();
@@ -336,10 +376,10 @@ impl Patient<'_> {
             }
             Err(error) => {
                 let next = if tcp.is_ok() {
-                    "nothing: TLS on TCP is used here".to_owned()
+                    "none: TLS on TCP is used on this network".to_owned()
                 } else {
                     let port = remote.port();
-                    format!("is the hub running, and UDP {port} open in its firewall?")
+                    format!("check that the hub is running, and that its firewall admits UDP port {port}")
                 };
                 findings.push(Finding::bad(
                     "udp",
@@ -352,8 +392,35 @@ impl Patient<'_> {
         (findings, udp.is_ok() || tcp.is_ok())
     }
 
-    async fn by_tls(&self, remote: SocketAddr, joined: &Joined) -> Result<Tcp, (u16, String)> {
-        let plan = joined.by_tls(&self.device.name, remote.ip(), self.config);
+    /// Returns the address at which the network's translator forwards to the hub, the hub's own
+    /// address, and the prefix; or the reason why there is none.
+    async fn translated(
+        &self,
+        network: &Network,
+        hub: &[SocketAddr],
+    ) -> Result<(SocketAddr, SocketAddr, Prefix), Finding> {
+        if !network.carries(true) {
+            let said = "the hub has no address of a family that this network carries";
+            return Err(Finding::bad("udp", said, "name another endpoint in hub.toml"));
+        }
+        let access = self.access();
+        let found = timeout(TIMEOUT, nat64::resolve_once(&access)).await;
+        let found = found.ok().and_then(Result::ok).unwrap_or_default();
+        let prefixes = self.nat64.into_iter().chain(found);
+        let translated = |prefix: Prefix| {
+            let mut hub = hub.iter();
+            hub.find_map(|own| Some((prefix.translate(*own)?, *own, prefix)))
+        };
+        let next = "give the hub an IPv6 address too, as another endpoint in hub.toml";
+        prefixes
+            .filter_map(translated)
+            .next()
+            .ok_or_else(|| Finding::bad("nat64", NO_TRANSLATOR, next))
+    }
+
+    async fn by_tls(&self, addresses: [SocketAddr; 2], joined: &Membership) -> Result<Tcp, (u16, String)> {
+        let addresses = addresses.map(|address| address.ip());
+        let plan = joined.by_tls(&self.device.name, addresses, self.config);
         let port = plan.remote.port();
         let is_hubs_key = dial::try_once(&plan).await.map_err(|error| (port, error))?;
         Ok(Tcp { port, is_hubs_key })
@@ -377,44 +444,51 @@ fn tcp_finding(tcp: &Result<Tcp, (u16, String)>, has_udp: bool) -> Finding {
         }
         Err((port, error)) => {
             let next = if has_udp {
-                format!("nothing while UDP works; for networks that block it: let TCP {port} in at the hub")
+                format!(
+                    "none while UDP works; for networks that block UDP, admit TCP port {port} in the hub's firewall"
+                )
             } else {
                 format!(
-                    "does the hub listen on TCP {port} ([tls] in hub.toml), and does its firewall let it in?"
+                    "check that the hub listens on TCP port {port} ([tls] in hub.toml), and that its firewall admits it"
                 )
             };
-            Finding::bad("tcp", &format!("no hub by TLS on TCP {port}: {error}"), &next)
+            Finding::bad(
+                "tcp",
+                &format!("the hub does not answer TLS on TCP {port}: {error}"),
+                &next,
+            )
         }
     }
 }
 
-/// What the largest packet that passed says. `mtu`: the largest that the device takes.
+/// Returns the finding about the largest packet that passed. `mtu` is the device's MTU.
 fn size_finding(size: u16, mtu: u32) -> Finding {
     if u32::from(size) + SIZE_STEP >= mtu.min(LARGEST) {
         return Finding::good(
             "mtu",
-            &format!("packets of {size} bytes pass (the device takes {mtu})"),
+            &format!("packets of {size} bytes pass (MTU of the device: {mtu})"),
         );
     }
-    let said = format!("large packets do not pass: {size} bytes at most, though the device takes {mtu}");
+    let said =
+        format!("large packets do not pass: at most {size} bytes, although the MTU of the device is {mtu}");
     if size < 1_280 {
-        let next = "ask who runs the network: small packets use it, large ones other networks or pieces";
+        let next = "ask the operator of the network; small packets use it, large packets use other networks or are split";
         Finding::bad("mtu", &said, next)
     } else {
         Finding {
-            next: Some("nothing: the tunnel finds the size by itself".to_owned()),
+            next: Some("none: the tunnel determines the size itself".to_owned()),
             ..Finding::good("mtu", &said)
         }
     }
 }
 
-/// How long the hub took to prove its key, and the largest IP packet that got through.
+/// Measures the duration of the handshake with the hub, and the largest IP packet that passed.
 async fn by_udp(
     device: &str,
     remote: SocketAddr,
     mtu: u32,
     identity: &Identity,
-    joined: &Joined,
+    joined: &Membership,
 ) -> anyhow::Result<(Duration, u16)> {
     let socket: UdpSocket = open_bound(device, remote.is_ipv6())?;
     let runtime = Arc::new(quinn::TokioRuntime);
@@ -423,7 +497,7 @@ async fn by_udp(
     let mut transport = quinn::TransportConfig::default();
     transport.initial_rtt(tls::FIRST_ROUND_TRIP);
     let headers = if remote.is_ipv6() { 48 } else { 28 };
-    // The library looks for sizes up to 1452 bytes of payload by itself, and stops 20 bytes short.
+    // By default the library searches sizes up to 1452 bytes of payload, and stops within 20 bytes.
     let mut sizes = quinn::MtuDiscoveryConfig::default();
     sizes.upper_bound(mtu.min(LARGEST).saturating_sub(u32::from(headers)) as u16);
     sizes.minimum_change(SIZE_STEP as u16);
@@ -439,8 +513,8 @@ async fn by_udp(
     Ok((took, size))
 }
 
-/// Waits until the library has found the size of packets that pass, of UDP payload: until the size
-/// has not grown for as long as all tries of one size take.
+/// Waits until the library has determined the largest UDP payload that passes: until the size has
+/// not grown for the duration of all attempts at one size.
 async fn largest(connection: &quinn::Connection, took: Duration) -> u16 {
     let deadline = Instant::now() + SIZES;
     let still = STILL.max(took * 12);
@@ -455,16 +529,21 @@ async fn largest(connection: &quinn::Connection, took: Duration) -> u16 {
     size
 }
 
-/// For one answer: far networks have round trips of 2 s.
+/// Timeout of one answer: far networks have round trips of 2 s. Source: our choice, two such round
+/// trips and a margin; a longer one delays the report on networks that drop packets.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// For the search of a size, at most.
+/// Timeout of the search for a size. Source: our choice, four of [`STILL`]; a longer one delays the
+/// report, a shorter one reports too small a size on far networks.
 const SIZES: Duration = Duration::from_secs(6);
-/// A size that has not grown for this long is final: the library tries each size three times, a
-/// probe timeout of some three round trips apart, of which a local network's is some 30 ms.
+/// Time without growth after which a size is final: the library tries each size three times, at
+/// intervals of a probe timeout of about three round trips (some 30 ms in a local network). Source:
+/// our choice; three attempts at three round trips of 160 ms, and twelve round trips where these
+/// are longer.
 const STILL: Duration = Duration::from_millis(1_500);
-/// Sizes are found to this many bytes, as the tunnel finds them.
+/// Resolution of the size. Source: `STEP` of `core/proto/src/path/pmtu/mod.rs`. Units: bytes.
 const SIZE_STEP: u32 = 8;
-/// No larger size is looked for: that of jumbo frames.
+/// Largest packet size in the search, that of jumbo frames. Source: `MAX_SPLIT` of
+/// `core/wire/src/fragment.rs`. Units: bytes.
 const LARGEST: u32 = 9_216;
 const GOODBYE: Duration = Duration::from_millis(200);
 
@@ -486,9 +565,9 @@ mod tests {
 
     #[test]
     fn a_configuration_that_is_refused_and_swapped_names_are_found() {
-        let found = |text: &str, has_joined, status: Value| {
+        let found = |text: &str, has_membership, status: Value| {
             let config: ClientConfig = config::parse(Path::new("client.toml"), text).unwrap();
-            let found = of_machine(&config, has_joined, Some(&status));
+            let found = of_machine(&config, has_membership, Some(&status));
             found.iter().map(|finding| finding.what).collect::<Vec<_>>()
         };
         let healthy = || json!({ "resolvers": ["9.9.9.9"], "swapped_names": [] });

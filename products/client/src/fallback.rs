@@ -1,10 +1,10 @@
-//! Networks over which the hub does not answer by UDP, or that police UDP: TLS on TCP beside, for
-//! as long as that is so.
+//! Concurrent TLS on TCP over networks on which the hub does not answer by UDP, or that police UDP,
+//! for as long as that lasts.
 //!
-//! A network in need gets a second path to the hub, whose socket leads to a relay on loopback
-//! (`over_tls`). The path over UDP stays and is probed on, so the tunnel itself sees when UDP works
-//! again, and no packet is lost by the change in either direction. Where UDP is policed, both paths
-//! carry packets: UDP what the policer lets pass, TLS the bulk.
+//! Such a network gets a second path to the hub, whose socket is connected to a relay on loopback
+//! (`over_tls`). The path over UDP remains and is probed, so the tunnel itself detects when UDP
+//! works again, and the change loses no packet in either direction. If UDP is policed, both paths
+//! transfer packets: UDP at the policed rate, TLS the rest.
 //!
 //! ```text
 //!    silent for 1 s, policed, or always       connected
@@ -22,7 +22,7 @@ use hawser_control::client::driver::fresh_index;
 use hawser_control::client::networks::Attached;
 use hawser_control::event_thread::EventThread;
 use hawser_control::over_tls::THREAD;
-use hawser_control::over_tls::dial::{Dialer, Plan, Way};
+use hawser_control::over_tls::dial::{Dialer, Plan, TlsState};
 use hawser_dataplane::PathState;
 use hawser_units::NetworkId;
 use serde_json::{Value, json};
@@ -30,32 +30,32 @@ use tokio::sync::mpsc;
 
 use super::Client;
 
-/// All networks in need, and what is known of the others.
+/// State of TLS on all networks.
 pub(super) struct Fallback {
     relays: Option<EventThread>,
     needs: BTreeMap<NetworkId, Needs>,
-    beside: BTreeMap<NetworkId, Beside>,
+    tls_paths: BTreeMap<NetworkId, TlsPath>,
     next: u64,
-    news: mpsc::UnboundedSender<(u64, Way)>,
-    incoming: mpsc::UnboundedReceiver<(u64, Way)>,
+    news: mpsc::UnboundedSender<(u64, TlsState)>,
+    incoming: mpsc::UnboundedReceiver<(u64, TlsState)>,
 }
 
-/// TLS on TCP beside a network.
-struct Beside {
+/// TLS on TCP over a network.
+struct TlsPath {
     number: u64,
     dialer: Dialer,
     port: u16,
-    way: Way,
-    /// Why it was down last.
+    way: TlsState,
+    /// Reason of the last failure.
     trouble: Option<String>,
-    /// The path by it, once it was up.
+    /// Path over TLS, after the first connection.
     twin: Option<NetworkId>,
-    /// UDP works again, since then.
+    /// Time since which UDP works again.
     leaving: Option<Instant>,
     cause: Cause,
 }
 
-/// Why a network needs TLS on TCP.
+/// Reason why a network needs TLS on TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     /// The hub does not answer by UDP.
@@ -67,7 +67,7 @@ enum Cause {
 }
 
 impl Cause {
-    /// The cause in status and logs.
+    /// Returns the text of the cause for status and logs.
     fn words(self) -> &'static str {
         match self {
             Self::Blocked => "UDP is blocked",
@@ -76,10 +76,10 @@ impl Cause {
         }
     }
 
-    /// Observation of UDP that led to it.
+    /// Returns the observation of UDP that caused it.
     fn seen(self) -> &'static str {
         match self {
-            Self::Blocked => "no answer by UDP",
+            Self::Blocked => "no answer over UDP",
             Self::Policed => "UDP is policed",
             Self::Configured => "always, as configured",
         }
@@ -92,25 +92,25 @@ impl Fallback {
         Self {
             relays: None,
             needs: BTreeMap::new(),
-            beside: BTreeMap::new(),
+            tls_paths: BTreeMap::new(),
             next: 0,
             news,
             incoming,
         }
     }
 
-    /// What becomes of a connection. May be dropped while it waits.
-    pub(super) async fn next(&mut self) -> (u64, Way) {
+    /// Waits for a change of a connection's state. Cancel safe.
+    pub(super) async fn next(&mut self) -> (u64, TlsState) {
         match self.incoming.recv().await {
             Some(news) => news,
-            // This holds a sender.
+            // The client holds a sender, so the channel never closes.
             None => std::future::pending().await,
         }
     }
 
-    /// When [`Client::see_to_fallback`] has something to do, if nothing else happens.
+    /// Returns when [`Client::see_to_fallback`] has an effect, if no other event occurs.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let leaving = self.beside.values().filter_map(|beside| beside.leaving);
+        let leaving = self.tls_paths.values().filter_map(|tls_path| tls_path.leaving);
         let leaving = leaving.map(|since| since + LEAVE_WITHIN);
         self.needs
             .values()
@@ -119,46 +119,45 @@ impl Fallback {
             .min()
     }
 
-    /// The path by TLS beside a network.
+    /// Returns the path over TLS of a network.
     pub(super) fn twin(&self, id: NetworkId) -> Option<NetworkId> {
-        self.beside.get(&id)?.twin
+        self.tls_paths.get(&id)?.twin
     }
 
-    /// For status; nothing where UDP works.
+    /// Returns the entry of status; null if UDP works.
     pub(super) fn status(&self, id: NetworkId) -> Value {
-        let Some(beside) = self.beside.get(&id) else {
+        let Some(tls_path) = self.tls_paths.get(&id) else {
             return Value::Null;
         };
-        let port = beside.port;
-        let (state, said) = match (&beside.way, &beside.trouble) {
-            (Way::Up { .. }, _) => ("up", format!("TLS on TCP {port} ({})", beside.cause.words())),
-            (Way::Dialing | Way::Down(_), Some(trouble)) => {
-                let none = match beside.cause {
+        let port = tls_path.port;
+        let (state, said) = match (&tls_path.way, &tls_path.trouble) {
+            (TlsState::Up { .. }, _) => ("up", format!("TLS on TCP {port} ({})", tls_path.cause.words())),
+            (TlsState::Dialing | TlsState::Down(_), Some(trouble)) => {
+                let none = match tls_path.cause {
                     Cause::Blocked => "none",
                     Cause::Policed | Cause::Configured => "no answer",
                 };
-                let seen = beside.cause.seen();
+                let seen = tls_path.cause.seen();
                 (
                     "down",
-                    format!("{seen}, and {none} by TLS on TCP {port}: {trouble}"),
+                    format!("{seen}, and {none} over TLS on TCP {port}: {trouble}"),
                 )
             }
-            (Way::Dialing | Way::Down(_), None) => (
+            (TlsState::Dialing | TlsState::Down(_), None) => (
                 "dialing",
-                format!("{}; TLS on TCP {port} is being tried", beside.cause.seen()),
+                format!("{}; TLS on TCP {port} is being tested", tls_path.cause.seen()),
             ),
         };
-        let is_hubs_key = match beside.way {
-            Way::Up { is_hubs_key } => Some(is_hubs_key),
-            Way::Dialing | Way::Down(_) => None,
+        let is_hubs_key = match tls_path.way {
+            TlsState::Up { is_hubs_key } => Some(is_hubs_key),
+            TlsState::Dialing | TlsState::Down(_) => None,
         };
         json!({ "state": state, "port": port, "hub_key": is_hubs_key, "said": said })
     }
 }
 
 impl Client {
-    /// Begins and ends TLS beside networks, by what is known of UDP there. To be called after each
-    /// event.
+    /// Starts and ends TLS over networks by their state of UDP. Must be called after each event.
     pub(super) fn see_to_fallback(&mut self) {
         let now = Instant::now();
         let plain: Vec<(NetworkId, bool, bool)> = self
@@ -173,7 +172,7 @@ impl Client {
         self.fallback.needs.retain(|id, _| is_there(id));
         let gone: Vec<_> = self
             .fallback
-            .beside
+            .tls_paths
             .keys()
             .filter(|id| !is_there(id))
             .copied()
@@ -189,24 +188,24 @@ impl Client {
                 TlsUse::Always => found.or(Some(Cause::Configured)),
                 TlsUse::Blocked => found,
             };
-            match (self.fallback.beside.get_mut(&id), cause) {
+            match (self.fallback.tls_paths.get_mut(&id), cause) {
                 (None, Some(cause)) if may_begin => self.begin_fallback(id, cause),
                 (Some(_), None) if used != TlsUse::Never => self.leave_fallback(id, now),
                 (Some(_), None) => self.end_fallback(id),
-                (Some(beside), Some(cause)) => {
-                    beside.leaving = None;
-                    beside.cause = cause;
+                (Some(tls_path), Some(cause)) => {
+                    tls_path.leaving = None;
+                    tls_path.cause = cause;
                 }
                 (None, _) => {}
             }
         }
     }
 
-    /// Whether the hub was heard over a network by UDP of late.
+    /// Returns whether the hub was heard over a network by UDP recently.
     fn is_heard(&self, id: NetworkId, attached: &Attached) -> bool {
         match attached.state {
             Some(PathState::Active) => true,
-            // The hub has answered there; its path follows.
+            // The hub has answered over this network; its path will follow.
             None | Some(PathState::Validating) => self.driver.is_line_over(id),
             Some(PathState::Suspect | PathState::Dead) => false,
         }
@@ -225,30 +224,29 @@ impl Client {
             return;
         };
         let name = attached.network.name.clone();
-        let plan = self
-            .hubs
-            .current()
-            .by_tls(&name, attached.remote.ip(), &self.config);
+        let remote = attached.remote;
+        let addresses = [remote, attached.untranslated(remote)].map(|address| address.ip());
+        let plan = self.hubs.current().by_tls(&name, addresses, &self.config);
         let remote = plan.remote;
-        tracing::debug!(network = name, %remote, cause = cause.seen(), "TLS on TCP is tried");
+        tracing::debug!(network = name, %remote, cause = cause.seen(), "testing TLS on TCP");
         let number = self.fallback.next;
         self.fallback.next += 1;
         match self.fallback.dial(plan, number) {
             Ok(dialer) => {
-                let beside = Beside {
+                let tls_path = TlsPath {
                     number,
                     dialer,
                     port: remote.port(),
-                    way: Way::Dialing,
+                    way: TlsState::Dialing,
                     trouble: None,
                     twin: None,
                     leaving: None,
                     cause,
                 };
-                self.fallback.beside.insert(id, beside);
+                self.fallback.tls_paths.insert(id, tls_path);
             }
             Err(error) => {
-                tracing::warn!(network = name, %error, "TLS on TCP cannot be tried: is there a loopback?");
+                tracing::warn!(network = name, %error, "TLS on TCP cannot be tested: is the loopback interface up?");
                 if let Some(needs) = self.fallback.needs.get_mut(&id) {
                     needs.retry_at = Some(Instant::now() + NO_LOOPBACK);
                 }
@@ -256,51 +254,51 @@ impl Client {
         }
     }
 
-    /// Takes in what has become of a connection.
-    pub(super) fn on_way(&mut self, number: u64, way: Way) {
-        let mut all = self.fallback.beside.iter_mut();
-        let Some((id, beside)) = all.find(|(_, beside)| beside.number == number) else {
+    /// Handles a change of a connection's state.
+    pub(super) fn on_connection_state(&mut self, number: u64, way: TlsState) {
+        let mut all = self.fallback.tls_paths.iter_mut();
+        let Some((id, tls_path)) = all.find(|(_, tls_path)| tls_path.number == number) else {
             return;
         };
         let id = *id;
         match &way {
-            Way::Down(why) => beside.trouble = Some(why.clone()),
-            Way::Up { .. } => beside.trouble = None,
-            Way::Dialing => {}
+            TlsState::Down(why) => tls_path.trouble = Some(why.clone()),
+            TlsState::Up { .. } => tls_path.trouble = None,
+            TlsState::Dialing => {}
         }
-        let is_news = beside.way != way;
-        beside.way = way;
+        let is_news = tls_path.way != way;
+        tls_path.way = way;
         let network = self.driver.networks.attached.get(&id);
         let network = network.map_or("", |attached| attached.network.name.as_str());
-        match &beside.way {
-            Way::Up { is_hubs_key } if is_news => {
+        match &tls_path.way {
+            TlsState::Up { is_hubs_key } if is_news => {
                 tracing::info!(
                     network,
-                    port = beside.port,
+                    port = tls_path.port,
                     is_hubs_key,
-                    cause = beside.cause.words(),
+                    cause = tls_path.cause.words(),
                     "TLS on TCP"
                 );
                 self.join_twin(id);
             }
-            Way::Down(why) => tracing::debug!(network, why, "no TLS on TCP"),
-            Way::Up { .. } | Way::Dialing => {}
+            TlsState::Down(why) => tracing::debug!(network, why, "no TLS on TCP"),
+            TlsState::Up { .. } | TlsState::Dialing => {}
         }
     }
 
-    /// The path by TLS joins the others.
+    /// Adds the path over TLS to the session.
     fn join_twin(&mut self, id: NetworkId) {
-        let Some(beside) = self.fallback.beside.get_mut(&id) else {
+        let Some(tls_path) = self.fallback.tls_paths.get_mut(&id) else {
             return;
         };
-        // The first time only: later connections are the same path's.
-        let Some(sockets) = beside.dialer.sockets.take() else {
+        // The sockets are taken only once: later connections belong to the same path.
+        let Some(sockets) = tls_path.dialer.sockets.take() else {
             return;
         };
-        let relay = beside.dialer.relay;
-        match self.driver.networks.attach_beside(id, relay, sockets) {
+        let relay = tls_path.dialer.relay;
+        match self.driver.networks.attach_auxiliary(id, relay, sockets) {
             Ok(Some(twin)) => {
-                beside.twin = Some(twin);
+                tls_path.twin = Some(twin);
                 self.driver.machine.handle_network_added(twin, fresh_index());
                 if self.driver.line.is_none() {
                     self.seek_also(twin);
@@ -309,17 +307,17 @@ impl Client {
             Ok(None) => {}
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::warn!(error, "TLS on TCP is of no use here");
+                tracing::warn!(error, "TLS on TCP does not work on this network");
             }
         }
     }
 
     fn leave_fallback(&mut self, id: NetworkId, now: Instant) {
-        let Some(beside) = self.fallback.beside.get_mut(&id) else {
+        let Some(tls_path) = self.fallback.tls_paths.get_mut(&id) else {
             return;
         };
-        let (twin, is_first) = (beside.twin, beside.leaving.is_none());
-        let since = *beside.leaving.get_or_insert(now);
+        let (twin, is_first) = (tls_path.twin, tls_path.leaving.is_none());
+        let since = *tls_path.leaving.get_or_insert(now);
         let is_controlled_by_it =
             twin.is_some() && self.driver.line.as_ref().map(|line| line.network) == twin;
         if !is_controlled_by_it || now.saturating_duration_since(since) >= LEAVE_WITHIN {
@@ -330,21 +328,21 @@ impl Client {
         }
     }
 
-    /// Ends TLS everywhere: it begins anew, as it is configured now.
+    /// Ends TLS over all networks, to restart it with the present configuration.
     pub(super) fn renew_fallback(&mut self) {
-        let all: Vec<_> = self.fallback.beside.keys().copied().collect();
+        let all: Vec<_> = self.fallback.tls_paths.keys().copied().collect();
         all.into_iter().for_each(|id| self.end_fallback(id));
     }
 
-    /// Ends TLS beside a network.
+    /// Ends TLS over a network.
     pub(super) fn end_fallback(&mut self, id: NetworkId) {
-        let Some(beside) = self.fallback.beside.remove(&id) else {
+        let Some(tls_path) = self.fallback.tls_paths.remove(&id) else {
             return;
         };
-        if let Some(twin) = beside.twin {
+        if let Some(twin) = tls_path.twin {
             let network = self.driver.networks.attached.get(&twin);
             let network = network.map(|attached| attached.network.name.as_str());
-            tracing::info!(network, "no TLS on TCP any more");
+            tracing::info!(network, "TLS on TCP is no longer used");
             self.remove_network(twin);
         }
     }
@@ -361,14 +359,14 @@ impl Fallback {
     }
 }
 
-/// Needs of one network, by what is known of UDP there.
+/// Need of a network for TLS, by its state of UDP.
 #[derive(Clone, Copy, Debug)]
 struct Needs {
     silence: Judge,
     /// Time at which it was last known to be policed.
     policed_at: Option<Instant>,
     is_policed: bool,
-    /// Earliest time of the next attempt, after the machine could not dial.
+    /// Earliest time of the next attempt after a local failure.
     retry_at: Option<Instant>,
 }
 
@@ -410,10 +408,10 @@ impl Needs {
     }
 }
 
-/// Whether a network is in need, by what is heard over it.
+/// Decides whether a network needs TLS, by the packets that arrive over it.
 ///
-/// Both ways it waits a while: a path that is overdue for a moment is no reason to dial, and one
-/// answer is no reason to hang up.
+/// Both changes require a minimum time, so that a path that is overdue for a moment does not start
+/// TLS, and a single answer does not end it.
 #[derive(Clone, Copy, Debug)]
 struct Judge {
     is_heard: bool,
@@ -449,19 +447,26 @@ impl Judge {
     }
 }
 
-/// How long the hub may be silent over UDP: a path that is overdue is back within a few hundred
-/// milliseconds or not at all, and a hub far away is reached within three round trips.
+/// Time without packets over UDP after which the hub counts as unreachable: an overdue path
+/// recovers within a few hundred milliseconds or not at all, and a far hub is reached within three
+/// round trips. Source: our choice; a shorter one opens TLS on TCP at each outage, a longer one
+/// delays a session behind a firewall.
 const SILENT_FOR: Duration = Duration::from_secs(1);
-/// How long the hub must have been heard over UDP: a few probes more than the tunnel asks for.
+/// Time for which the hub must have been received over UDP, a few probes more than the tunnel
+/// requires. Source: our choice, 15 probes at 100 ms (`PROBE_INTERVAL` of `core/proto/src/path`); a
+/// shorter one alternates where a firewall lets the first packets pass.
 const HEARD_FOR: Duration = Duration::from_millis(1_500);
-/// Time without a policer before TLS ends: a path that carries less over UDP than it may, as
-/// TLS carries the bulk, does not notice the policer.
+/// Time without detection of a policer before TLS ends: a path whose UDP rate is below the policed
+/// rate, because TLS transfers most packets, does not detect the policer.
 ///
 /// Source: docs/design/path-model.md, policers.
 const UNPOLICED_FOR: Duration = Duration::from_secs(60);
-/// The control channel moves within a few round trips.
+/// Timeout for the move of the control channel, which takes a few round trips. Source: our choice,
+/// two round trips of 1 s of slow networks; after it the connection ends, and what was in flight is
+/// retransmitted.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
-/// When it is tried again on a machine without loopback.
+/// Retry interval on a machine without loopback. Source: our choice; the cause needs the operator,
+/// and each attempt is a line in the log.
 const NO_LOOPBACK: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! `hub = "faster"`: flows to destinations that are reached sooner through another hub of the fleet
-//! begin there. Direct mode beside finds out which ([`hawser_host::beside::Finder`]); the session
-//! with that hub is the second one, if rules do not choose another for it (`chosen.rs`).
+//! `hub = "faster"`: new flows to destinations with a shorter delay through another hub of the
+//! fleet use that hub. Concurrent direct mode measures the delays
+//! ([`hawser_host::product_interfaces::Finder`]); the session with that hub is the secondary one,
+//! unless rules choose another hub for it (`selection.rs`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,15 +9,15 @@ use std::net::IpAddr;
 use hawser_config::HubUse;
 use hawser_config::identity::KeyHash;
 use hawser_dataplane::{Change, Command, SessionId};
-use hawser_host::beside::{FIRST_HUB, Fleet, Led, OtherHub, Placing};
-use hawser_host::watched::tell_if_new;
+use hawser_host::product_interfaces::{FIRST_HUB, Fleet, Led, OtherHub, Placing};
+use hawser_host::watched::send_if_changed;
 use hawser_units::NetworkId;
 
 use super::Client;
 use super::hubs::Hubs;
 use super::second::Second;
 
-/// What leads flows through further hubs.
+/// State of flows through secondary hubs.
 pub(super) struct Leading {
     led: Led,
     /// Hubs by their number, from [`FIRST_HUB`].
@@ -45,18 +46,17 @@ impl Leading {
         self.numbered.get(place as usize).copied()
     }
 
-    /// The hub that is to have a session.
+    /// Returns the hub for the secondary session.
     fn wanted(&self) -> Option<KeyHash> {
         self.hub(self.led.found.borrow().wanted?)
     }
 
-    /// What is to go there.
+    /// Returns the destinations that use that hub.
     pub(super) fn through(&self) -> BTreeSet<IpAddr> {
         self.led.found.borrow().through.clone()
     }
 
-    /// Waits for something else to be found out, or for a connection that is to be placed. May be
-    /// dropped while it waits.
+    /// Waits for a new measurement, or for a connection that needs a hub. Cancel safe.
     async fn next(&mut self) -> Option<Placing> {
         tokio::select! {
             Ok(()) = self.led.found.changed() => None,
@@ -67,8 +67,7 @@ impl Leading {
     }
 }
 
-/// What is next to be done; waits for ever where no hub is found out. May be dropped while it
-/// waits.
+/// Waits for the next assignment; forever if no hub is measured. Cancel safe.
 pub(super) async fn next(leading: &mut Option<Leading>) -> Option<Placing> {
     match leading {
         Some(leading) => leading.next().await,
@@ -77,18 +76,17 @@ pub(super) async fn next(leading: &mut Option<Leading>) -> Option<Placing> {
 }
 
 impl Hubs {
-    /// The fleet, as direct mode is told of it. `second`: the hub that is used beside the one in
-    /// use.
+    /// Returns the fleet in the form for direct mode. `second` is the secondary hub.
     fn fleet(&self, leading: &mut Leading, second: Option<&Second>) -> Fleet {
         let choice = &self.choice;
         let mut fleet = Fleet {
             in_use: Some(leading.number(choice.current())),
             ..Fleet::default()
         };
-        let others = choice.further().map(|key| {
+        let others = choice.secondary_hubs().map(|key| {
             let second = second.filter(|second| second.key == key);
             let hub = OtherHub {
-                name: self.place(key),
+                name: self.label(key),
                 round_trip: choice.round_trip(key),
                 is_open: second.is_some_and(Second::is_open),
             };
@@ -100,13 +98,13 @@ impl Hubs {
 }
 
 impl Client {
-    /// The hub that destinations are reached sooner through, as was found out.
+    /// Returns the measured hub through which some destinations have a shorter delay.
     pub(super) fn faster_hub(&self) -> Option<KeyHash> {
         let leading = self.leading.as_ref()?;
         leading.wanted().filter(|_| self.config.hub == HubUse::Faster)
     }
 
-    /// Tells direct mode of hubs. To be called after whatever has happened.
+    /// Reports the hubs to direct mode. Must be called after each event.
     pub(super) fn see_to_leading(&mut self) {
         let Some(leading) = &mut self.leading else { return };
         let fleet = if self.config.hub == HubUse::Faster {
@@ -114,10 +112,10 @@ impl Client {
         } else {
             Fleet::default()
         };
-        tell_if_new(&leading.led.fleet, fleet);
+        send_if_changed(&leading.led.fleet, fleet);
     }
 
-    /// Lets a connection begin through one of the hubs.
+    /// Assigns a new connection to one of the hubs.
     pub(super) fn on_placing(&self, placing: Option<Placing>) {
         let (Some(placing), Some(leading)) = (placing, &self.leading) else {
             return;
@@ -135,8 +133,8 @@ impl Client {
             return;
         };
         let Placing { flow, done, .. } = placing;
-        driver.order(Change::Place { session, flow });
-        // The answer comes when that has been done.
+        driver.order(Change::Assign { session, flow });
+        // The answer is sent after the execution.
         (driver.orders)(Command::Snapshot(Box::new(move |_| {
             let _ = done.send(());
         })));

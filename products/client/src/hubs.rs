@@ -1,8 +1,8 @@
-//! The hubs that a client knows, and which of them carries its traffic.
+//! Known hubs of a client, and the choice of the hub in use.
 //!
-//! Which one that is decides [`HubChoice`]; here it is asked, and its steps are taken.
+//! [`HubChoice`] decides; this module executes its steps.
 //!
-//! Failure: UDP has to reach the others; TLS on TCP is tried at the hub in use only.
+//! Limitation: other hubs must be reachable by UDP; TLS on TCP is tried only with the hub in use.
 
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use hawser_config::identity::{Identity, KeyHash};
 use hawser_config::invitation::Invitation;
 use hawser_config::{self as config, ClientConfig, HubUse};
+use hawser_control::client::networks::is_made_by_translator;
 use hawser_control::client::reach::{Call, Outcome, Reach};
 use hawser_control::client::{ConnectError, Established, Turn};
 use hawser_control::tls;
@@ -24,65 +25,67 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::Client;
-use super::joined::Joined;
+use super::memberships::Membership;
 use super::name_lookups::{Found, in_turn};
 use super::second::Second;
 
-/// All hubs of a client.
+/// State of all hubs of a client.
 pub(super) struct Hubs {
     known: Vec<Hub>,
-    /// Which of them is in use.
+    /// Choice of the hub in use.
     pub(super) choice: HubChoice<KeyHash>,
     identity: Identity,
     /// Attempts at the others.
     elsewhere: Reach,
-    /// Another has answered.
+    /// Notification that another hub has answered.
     heard: mpsc::UnboundedSender<()>,
     hearing: mpsc::UnboundedReceiver<()>,
-    /// What the hub in use has named of its fleet, and whether that is being looked up.
+    /// Other hubs of the fleet as announced by the hub in use, and whether their names are being
+    /// resolved.
     named: Vec<OtherHub>,
     is_looking: bool,
-    found: mpsc::UnboundedSender<Vec<Joined>>,
-    finding: mpsc::UnboundedReceiver<Vec<Joined>>,
+    found: mpsc::UnboundedSender<Vec<Membership>>,
+    finding: mpsc::UnboundedReceiver<Vec<Membership>>,
 }
 
-/// What has happened with other hubs.
+/// Event of another hub.
 pub(super) enum Elsewhere {
-    /// An attempt at one has ended.
+    /// End of an attempt at another hub.
     Outcome(Box<Outcome>),
-    /// One has answered, and waits.
+    /// Answer of a hub that waits.
     Answered,
-    /// The other hubs of the fleet of the one in use, with their addresses; none: others may be
-    /// looked up.
-    Found(Vec<Joined>),
+    /// Other hubs of the current fleet with their addresses; if empty, the names may be resolved
+    /// again.
+    Found(Vec<Membership>),
 }
 
 #[derive(Clone)]
 struct Hub {
-    joined: Joined,
+    joined: Membership,
     tls: quinn::ClientConfig,
 }
 
 impl Hub {
-    fn new(joined: Joined, identity: &Identity) -> anyhow::Result<Self> {
+    fn new(joined: Membership, identity: &Identity) -> anyhow::Result<Self> {
         let tls = tls::client_config(identity, joined.hub_key)?;
         Ok(Self { joined, tls })
     }
 }
 
 impl Hubs {
-    /// What was saved, or what an invitation says: to a hub that is known, the others stay.
+    /// Loads the saved hubs, or those of an invitation; if the invitation is for a known hub, the
+    /// others remain.
     ///
     /// # Errors
-    /// There is nothing, or what was saved is damaged.
+    /// If nothing is saved, or the file is damaged.
     pub(super) fn load(
         directory: &Path,
         invitation: Option<&Invitation>,
         identity: &Identity,
     ) -> anyhow::Result<Self> {
-        let mut saved = Joined::load(directory)?;
+        let mut saved = Membership::load(directory)?;
         if let Some(invitation) = invitation {
-            let mut fresh = Joined::from_invitation(invitation);
+            let mut fresh = Membership::from_invitation(invitation);
             if saved.iter().any(|known| known.hub_key == invitation.hub.key) {
                 saved.retain(|known| fresh.iter().all(|fresh| fresh.hub_key != known.hub_key));
             } else {
@@ -114,7 +117,7 @@ impl Hubs {
         Ok(hubs)
     }
 
-    /// Other hubs are known, or more is known of them.
+    /// Updates the choice after a change of the known hubs.
     fn handle_known(&mut self) {
         let standing = |hub: &Hub| {
             let joined = &hub.joined;
@@ -128,13 +131,13 @@ impl Hubs {
         self.choice.set_known(self.known.iter().map(standing).collect());
     }
 
-    /// Looks all names up at once.
+    /// Resolves all names concurrently.
     pub(super) async fn resolve(&mut self, config: &ClientConfig) {
         let all = self.known.iter_mut().map(|hub| hub.joined.resolve(config));
         futures_util::future::join_all(all).await;
     }
 
-    /// Begins with the first that has an address; false: none has.
+    /// Selects the first hub that has an address. Returns false if none has.
     pub(super) fn choose(&mut self) -> bool {
         let mut known = self.known.iter();
         let Some(first) = known.find(|hub| !hub.joined.addresses.is_empty()) else {
@@ -148,18 +151,18 @@ impl Hubs {
         self.known.iter().find(|hub| hub.joined.hub_key == key)
     }
 
-    /// The hub in use.
-    pub(super) fn current(&self) -> &Joined {
+    /// Returns the hub in use.
+    pub(super) fn current(&self) -> &Membership {
         let hub = self.hub(self.choice.current()).expect("the hub in use is known");
         &hub.joined
     }
 
     /// Returns the records of all hubs.
-    pub(super) fn records(&self) -> Vec<Joined> {
+    pub(super) fn records(&self) -> Vec<Membership> {
         self.known.iter().map(|hub| hub.joined.clone()).collect()
     }
 
-    /// Takes in where the names of hubs lead now. `tried`: addresses that do not answer.
+    /// Updates the resolved addresses of hubs. `tried` are addresses that do not answer.
     pub(super) fn handle_addresses(&mut self, found: Found, tried: &[SocketAddr]) {
         for (key, addresses) in found {
             if let Some(hub) = self.known.iter_mut().find(|hub| hub.joined.hub_key == key) {
@@ -168,7 +171,7 @@ impl Hubs {
         }
     }
 
-    /// The hub of the fleet of the one in use that a person means by that word.
+    /// Returns the hub of the current fleet that a user's word names.
     pub(super) fn called(&self, word: &str) -> Option<KeyHash> {
         let fleet = self.current().fleet();
         let mut mates = self.known.iter().filter(|hub| hub.joined.fleet() == fleet);
@@ -176,23 +179,23 @@ impl Hubs {
         Some(hub.joined.hub_key)
     }
 
-    /// Whether others are being asked.
+    /// Returns whether attempts at other hubs are in progress.
     pub(super) fn is_asking(&self) -> bool {
         self.elsewhere.is_busy()
     }
 
-    /// What a hub is called, for the log.
-    pub(super) fn place(&self, key: KeyHash) -> String {
-        self.hub(key).map(|hub| hub.joined.place()).unwrap_or_default()
+    /// Returns the name of a hub for the log.
+    pub(super) fn label(&self, key: KeyHash) -> String {
+        self.hub(key).map(|hub| hub.joined.label()).unwrap_or_default()
     }
 
-    /// How a hub is called, and where it is.
-    pub(super) fn way_to(&self, key: KeyHash) -> Option<(&quinn::ClientConfig, &[SocketAddr])> {
+    /// Returns the TLS configuration and the addresses of a hub.
+    pub(super) fn addresses_of(&self, key: KeyHash) -> Option<(&quinn::ClientConfig, &[SocketAddr])> {
         let hub = self.hub(key)?;
         Some((&hub.tls, &hub.joined.addresses))
     }
 
-    /// How a hub is called to which the networks lead; `None` where it is not known any more.
+    /// Returns the call to a hub at the networks' addresses; `None` for an unknown one.
     pub(super) fn call(&self, key: KeyHash, hello: Hello) -> Option<Call> {
         let hub = self.hub(key)?;
         Some(Call {
@@ -207,37 +210,43 @@ impl Hubs {
         })
     }
 
-    /// Whether there is another that could take over.
+    /// Returns whether a hub has an address of IPv4.
+    pub(super) fn has_ipv4(&self) -> bool {
+        let mut all = self.known.iter().flat_map(|hub| &hub.joined.addresses);
+        all.any(SocketAddr::is_ipv4)
+    }
+
+    /// Returns whether there is another hub that could take over.
     pub(super) fn has_others(&self) -> bool {
         self.known.len() > 1
     }
 
-    /// What happens next with other hubs. May be dropped while it waits.
+    /// Waits for the next event of another hub. Cancel safe.
     pub(super) async fn next(&mut self) -> Elsewhere {
         tokio::select! {
             outcome = self.elsewhere.next() => Elsewhere::Outcome(Box::new(outcome)),
             _ = self.hearing.recv() => Elsewhere::Answered,
-            // This holds a sender, so there is always more to come.
+            // The client holds a sender, so the channel never closes.
             Some(found) = self.finding.recv() => Elsewhere::Found(found),
         }
     }
 
-    /// The hub in use has answered.
+    /// Handles an answer of the hub in use.
     pub(super) fn handle_reached(&mut self, now: Instant) {
         self.elsewhere.stop();
         self.choice.handle_reached(now);
     }
 
-    /// Another hub is in use from now on.
+    /// Makes another hub the one in use.
     pub(super) fn go_over(&mut self, key: KeyHash) -> Left<KeyHash> {
-        let (from, to) = (self.place(self.choice.current()), self.place(key));
+        let (from, to) = (self.label(self.choice.current()), self.label(key));
         tracing::warn!(from, to, "another hub takes over");
         self.choice.go_over(key)
     }
 
-    /// What the file has to say of a hub now, and of those that were invited to with it.
+    /// Updates the file's entry of a hub, and of those in the same invitation.
     fn remember(&mut self, directory: &Path, key: KeyHash) -> anyhow::Result<()> {
-        let mut saved = Joined::load(directory)?;
+        let mut saved = Membership::load(directory)?;
         let known = || self.known.iter().map(|hub| &hub.joined);
         if let Some(hub) = known().find(|joined| joined.hub_key == key) {
             if saved.iter().any(|saved| saved.hub_key == key) {
@@ -247,15 +256,15 @@ impl Hubs {
                     }
                 }
             } else {
-                // By an invitation, which took the place of what was saved.
+                // An invitation replaces the saved hubs.
                 saved = known().cloned().collect();
             }
         }
-        Joined::save(&saved, directory)
+        Membership::save(&saved, directory)
     }
 
-    /// The hub at an address has let the client in: from now on no invitation is needed, nor at the
-    /// others of its fleet.
+    /// Handles acceptance by the hub at an address: from now on neither this hub nor other hubs of
+    /// its fleet require an invitation.
     pub(super) fn handle_let_in(
         &mut self,
         directory: &Path,
@@ -267,7 +276,10 @@ impl Hubs {
         };
         let joined = &mut hub.joined;
         let mut has_changed = joined.token.is_some();
-        if let Some(address) = address.filter(|address| joined.addresses.first() != Some(address)) {
+        let is_new = |address: &SocketAddr| {
+            joined.addresses.first() != Some(address) && !is_made_by_translator(address)
+        };
+        if let Some(address) = address.filter(is_new) {
             joined.addresses.retain(|known| *known != address);
             joined.addresses.insert(0, address);
             has_changed = true;
@@ -283,32 +295,32 @@ impl Hubs {
         Ok(())
     }
 
-    /// The client begins with the hub in use when it starts next.
+    /// Makes the hub in use the first one at the next start.
     pub(super) fn begin_next_with_current(&self, directory: &Path) -> anyhow::Result<()> {
-        let mut saved = Joined::load(directory)?;
+        let mut saved = Membership::load(directory)?;
         let current = self.choice.current();
         match saved.iter().position(|joined| joined.hub_key == current) {
             Some(at) if at > 0 => {
                 saved[..=at].rotate_right(1);
-                Joined::save(&saved, directory)
+                Membership::save(&saved, directory)
             }
             _ => Ok(()),
         }
     }
 
-    /// The other hubs of a fleet are these now. Those that this machine was invited to stay.
-    fn take_in(&mut self, directory: &Path, others: Vec<Joined>) -> anyhow::Result<()> {
+    /// Replaces the other hubs of a fleet. Hubs with an invitation of this machine remain.
+    fn take_in(&mut self, directory: &Path, others: Vec<Membership>) -> anyhow::Result<()> {
         let (fleet, current) = (self.current().fleet(), self.choice.current());
-        let mut saved = Joined::load(directory)?;
+        let mut saved = Membership::load(directory)?;
         let before = saved.clone();
         let is_named = |key: KeyHash| others.iter().any(|other| other.hub_key == key);
-        let stays = |known: &Joined| {
+        let stays = |known: &Membership| {
             known.fleet != Some(fleet) || known.hub_key == current || is_named(known.hub_key)
         };
         saved.retain(stays);
         self.known.retain(|hub| stays(&hub.joined));
         for other in others {
-            let update = |known: &mut Joined| {
+            let update = |known: &mut Membership| {
                 known.endpoints.clone_from(&other.endpoints);
                 if !other.addresses.is_empty() {
                     known.addresses.clone_from(&other.addresses);
@@ -332,10 +344,10 @@ impl Hubs {
             return Ok(());
         }
         tracing::info!(hubs = self.known.len(), "the fleet of this hub is known");
-        Joined::save(&saved, directory)
+        Membership::save(&saved, directory)
     }
 
-    /// For status.
+    /// Returns the entries of status.
     pub(super) fn status(&self, second: Option<&Second>, config: &ClientConfig) -> Vec<Value> {
         let hub = |hub: &Hub| {
             let key = hub.joined.hub_key;
@@ -366,7 +378,7 @@ impl Hubs {
 }
 
 impl Client {
-    /// Does what is to be done with other hubs. To be called after whatever has happened.
+    /// Executes the pending actions for other hubs. Must be called after each event.
     pub(super) fn see_to_hubs(&mut self) {
         let now = self.now();
         if self.driver.machine.session().is_none() {
@@ -378,7 +390,7 @@ impl Client {
                 Step::Ask(hubs) => {
                     let calls = hubs.into_iter().filter_map(|(hub, wait)| self.standby(hub, wait));
                     let calls = calls.collect();
-                    self.hubs.elsewhere.start_beside(&self.driver.networks, calls);
+                    self.hubs.elsewhere.start_concurrent(&self.driver.networks, calls);
                 }
                 Step::Return => {
                     self.hubs.elsewhere.stop();
@@ -397,14 +409,14 @@ impl Client {
         }
     }
 
-    /// When [`Self::see_to_hubs`] has something to do, if nothing else happens.
+    /// Returns when [`Self::see_to_hubs`] has an effect, if no other event occurs.
     pub(super) fn hubs_due(&self) -> Option<tokio::time::Instant> {
         let due = self.hubs.choice.poll_timeout(&self.sight())?;
         Some(self.driver.at(due))
     }
 
     fn standby(&self, hub: KeyHash, wait: Option<Duration>) -> Option<Call> {
-        let (_, addresses) = self.hubs.way_to(hub)?;
+        let (_, addresses) = self.hubs.addresses_of(hub)?;
         let call = self.hubs.call(hub, self.hello(None))?;
         Some(Call {
             addresses: Some(addresses.to_vec()),
@@ -415,8 +427,8 @@ impl Client {
         })
     }
 
-    /// The hub in use has named the others of its fleet: their names are looked up. One that names
-    /// others all the time causes no more than a look-up a second.
+    /// Resolves the names of the other hubs of the fleet, which the hub in use has announced; at
+    /// most once a second, however often it announces others.
     pub(super) fn on_other_hubs(&mut self) {
         let named = self.driver.machine.other_hubs();
         if self.hubs.is_looking || self.hubs.named == named {
@@ -437,7 +449,7 @@ impl Client {
         });
     }
 
-    /// Another hub has answered, or has let the client in, or has not.
+    /// Handles an event of another hub.
     pub(super) async fn on_elsewhere(&mut self, news: Elsewhere) -> anyhow::Result<()> {
         let (key, network, outcome) = match news {
             Elsewhere::Outcome(outcome) => *outcome,
@@ -456,7 +468,9 @@ impl Client {
         match outcome {
             Ok(established) => {
                 let remote = established.connection.remote_address();
-                // The other attempts at this hub wait for ever.
+                let attached = self.driver.networks.attached.get(&network);
+                let remote = attached.map_or(remote, |attached| attached.untranslated(remote));
+                // The other attempts at this hub would wait forever.
                 self.hubs.elsewhere.stop();
                 self.hubs.handle_let_in(&self.options.dir, key, Some(remote))?;
                 if self.hubs.choice.handle_welcomed(key, now)
@@ -469,7 +483,7 @@ impl Client {
             Err(error) => {
                 let is_refused = matches!(&error, ConnectError::Refused(refusal) if !refusal.is_temporary());
                 if is_refused {
-                    tracing::warn!(%error, "another hub does not let this client in: `hawser leave` forgets it");
+                    tracing::warn!(%error, "another hub rejects this client: `hawser leave` removes that hub");
                 } else {
                     tracing::debug!(%error, "attempt at another hub failed");
                 }
@@ -480,7 +494,7 @@ impl Client {
         Ok(())
     }
 
-    /// Gives the hub in use the chance to answer before another takes its place.
+    /// Contacts the hub in use again before another one replaces it.
     fn ask_again(&mut self) {
         if self.hubs.choice.silent_since().is_none() {
             return;
@@ -490,16 +504,17 @@ impl Client {
                 let now = self.now();
                 self.driver.machine.handle_doubt(now);
             }
-            // An attempt that has just begun would only begin anew.
+            // A recent attempt must not be restarted.
             None if self.driver.reach.has_begun_within(TIMEOUT) => {}
             None => self.seek(None),
         }
     }
 
-    /// Leaves the hub in use for another that has let the client in over a network. Returns that
-    /// network, as it is called with the other hub; `None` where it is gone.
+    /// Changes to another hub that has accepted the client over a network. Returns the network's id
+    /// with the new hub; `None` if the network has disappeared.
     ///
-    /// Where the inner addresses stay, so does the session, for what goes on there.
+    /// If the inner addresses remain the same, the old session remains for its existing
+    /// connections.
     fn change_hub(&mut self, key: KeyHash, network: NetworkId, welcome: &Welcome) -> Option<NetworkId> {
         let name = self.driver.networks.attached.get(&network)?.network.name.clone();
         let is_mate = self.hubs.choice.is_mate(key);
@@ -517,7 +532,7 @@ impl Client {
         self.driver.networks.by_name(&name)
     }
 
-    /// Ends what there was with another hub, and leads all networks to the one in use.
+    /// Ends all state of another hub, and connects all networks to the one in use.
     fn begin_anew(&mut self) {
         if let Some(line) = self.driver.line.take() {
             line.abandon();
@@ -551,10 +566,10 @@ impl Client {
         }
     }
 
-    /// Follows the file, which `hawser join` and `hawser leave` change.
+    /// Applies changes of the file by `hawser join` and `hawser leave`.
     pub(super) fn reload_hubs(&mut self) -> anyhow::Result<()> {
-        let saved = Joined::load(&self.options.dir)?;
-        // What `hawser up` was given is in no file until the hub has let this client in.
+        let saved = Membership::load(&self.options.dir)?;
+        // The invitation of `hawser up` is in no file until the hub has accepted this client.
         if saved.is_empty() || self.hubs.current().token.is_some() {
             return Ok(());
         }
@@ -563,7 +578,7 @@ impl Client {
             let key = joined.hub_key;
             let before = self.hubs.known.iter().find(|hub| hub.joined.hub_key == key);
             known.push(match before {
-                // What is in memory is newer, but for an invitation.
+                // The state in memory is newer, except for an invitation.
                 Some(hub) if joined.token.is_none() => hub.clone(),
                 Some(_) | None => {
                     self.hubs.choice.handle_invited(key);
@@ -581,10 +596,10 @@ impl Client {
         if let Some(second) = &self.second
             && self.hubs.hub(second.key).is_none()
         {
-            self.end_second("it has been forgotten");
+            self.end_second("it was removed with `hawser leave`");
         }
         if is_left {
-            self.end_second("the hub in use has been forgotten");
+            self.end_second("the hub in use was removed");
             self.hubs.choice.go_over(self.hubs.known[0].joined.hub_key);
             self.begin_anew();
             self.seek(None);
@@ -593,14 +608,15 @@ impl Client {
     }
 }
 
-/// Where a hub stands for a client among others as near: by chance, and always the same.
+/// Returns the rank of a hub for a client among others at the same distance: random, and always the
+/// same.
 fn rank(client: KeyHash, hub: KeyHash) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     (client.0, hub.0).hash(&mut hasher);
     hasher.finish()
 }
 
-/// Ends a session that was for enrolment only.
+/// Ends a session that was used for enrolment only.
 fn say_goodbye(established: Established) {
     hawser_linux::tasks::spawn(async move {
         let stream = established.stream;
@@ -609,22 +625,23 @@ fn say_goodbye(established: Established) {
     });
 }
 
-/// Whether the machine belongs to a hub, as its files say.
+/// Returns whether the machine has joined a hub, according to its files.
 ///
 /// # Errors
-/// They cannot be read.
-pub fn has_joined(dir: &Path) -> anyhow::Result<bool> {
-    Ok(!Joined::load(dir)?.is_empty())
+/// If the files cannot be read.
+pub fn has_membership(dir: &Path) -> anyhow::Result<bool> {
+    Ok(!Membership::load(dir)?.is_empty())
 }
 
-/// Notes a further hub, which a client that runs then tries.
+/// Saves an additional hub, which a running client then tries.
 ///
 /// # Errors
-/// The machine has joined none yet, or this one; its name does not resolve; the disk refuses.
+/// If the machine has joined no hub yet, or this one already; if its name does not resolve; if the
+/// file cannot be written.
 pub async fn join(dir: &Path, invitation: &Invitation) -> anyhow::Result<()> {
     let config = config::load_or_default(&dir.join("client.toml"))?;
-    let mut saved = Joined::load(dir)?;
-    let mut fresh = Joined::from_invitation(invitation);
+    let mut saved = Membership::load(dir)?;
+    let mut fresh = Membership::from_invitation(invitation);
     if saved.is_empty() {
         bail!("this machine has not joined a hub yet: `hawser up INVITATION` joins the first");
     }
@@ -632,41 +649,43 @@ pub async fn join(dir: &Path, invitation: &Invitation) -> anyhow::Result<()> {
         .iter()
         .find(|known| known.hub_key == invitation.hub.key && known.token.is_none())
     {
-        bail!("{} is known already: `hawser status` shows it", known.place());
+        bail!("{} is already joined: `hawser status` shows it", known.label());
     }
     futures_util::future::join_all(fresh.iter_mut().map(|hub| hub.resolve(&config))).await;
     if fresh.iter().all(|hub| hub.addresses.is_empty()) {
         bail!(
             "the name of the hub {} does not resolve: check the network, or the invitation",
-            fresh[0].place()
+            fresh[0].label()
         );
     }
     saved.retain(|known| fresh.iter().all(|fresh| fresh.hub_key != known.hub_key));
     saved.append(&mut fresh);
-    Joined::save(&saved, dir)
+    Membership::save(&saved, dir)
 }
 
-/// Forgets a hub; the name is a host or an endpoint of it.
+/// Removes a saved hub; `name` is its host or endpoint.
 ///
 /// # Errors
-/// There is no such hub, it is the only one, or the disk refuses.
+/// If there is no such hub, it is the only one, or the file cannot be written.
 pub fn leave(dir: &Path, name: &str) -> anyhow::Result<()> {
-    let mut saved = Joined::load(dir)?;
+    let mut saved = Membership::load(dir)?;
     let Some(place) = saved.iter().position(|known| known.is_called(name)) else {
-        let all: Vec<_> = saved.iter().map(Joined::place).collect();
-        bail!("no hub is called {name}; there are: {}", all.join(", "));
+        let all: Vec<_> = saved.iter().map(Membership::label).collect();
+        bail!("there is no hub {name}; joined hubs: {}", all.join(", "));
     };
     if saved.len() == 1 {
-        bail!("{name} is the only hub: `hawser up INVITATION` takes another in its place");
+        bail!("{name} is the only hub: `hawser up INVITATION` replaces it by another");
     }
     saved.remove(place);
-    Joined::save(&saved, dir)
+    Membership::save(&saved, dir)
 }
 
-/// From one look at the hubs of a fleet to the next.
+/// Interval of resolving the hubs of a fleet. Source: our choice; a longer one delays the change to
+/// a hub with a new address, a shorter one burdens the resolver.
 const BETWEEN_LOOKUPS: Duration = Duration::from_secs(1);
-/// What the hub in use gets for an answer, at least, before it is asked anew; and between two
-/// looks whether there is a network.
+/// Minimum time for an answer of the hub in use before it is contacted again, and interval of
+/// checks for a network. Source: our choice, `STAND_BY` of `core/proto/src/session/hub_choice.rs`:
+/// as long as another hub waits for it.
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// Returns the destinations of a rule's flows for status, each with protocol and ports.
 fn destinations_of(flows: &Match) -> Vec<String> {

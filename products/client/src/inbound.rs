@@ -1,7 +1,7 @@
 //! Rules for connections that begin in the tunnel, to this machine and through it.
 //!
-//! The rules stand before the tunnel's interface is up, and longer than it: they are undone with
-//! the rest when the client ends.
+//! The rules are set before the tunnel's interface is up, and remain longer: they are undone with
+//! the rest at the end of the client.
 
 use anyhow::Context;
 use hawser_config::{self as config, ClientConfig};
@@ -9,8 +9,8 @@ use hawser_linux::inbound::{INBOUND_TABLE, Inbound};
 use hawser_linux::system::System;
 use hawser_wire::readdress::{ALIAS4, ALIAS6};
 
-/// The rules that a configuration asks for; none where everything may come in. `splits`: whether
-/// connections may be streams.
+/// Returns the configured rules for incoming packets; `None` if everything is accepted. `splits` is
+/// set if connections may be streams.
 fn wanted(config: &ClientConfig, splits: bool) -> Option<Inbound> {
     let services = match &config.inbound {
         config::Inbound::Open => return None,
@@ -32,21 +32,21 @@ fn wanted(config: &ClientConfig, splits: bool) -> Option<Inbound> {
 /// Sets the rules of a client that starts.
 ///
 /// # Errors
-/// `nft` is missing or refuses.
+/// If `nft` is missing or fails.
 pub(super) fn close(system: &mut System, config: &ClientConfig, splits: bool) -> anyhow::Result<()> {
     let Some(inbound) = wanted(config, splits) else {
         return Ok(());
     };
     let set = system.nft_table(INBOUND_TABLE, &inbound.body());
     set.context(
-        "cannot keep out what the hub begins (is nftables installed? inbound = \"open\" does without)",
+        "cannot block connections that begin at the hub (is nftables installed? inbound = \"open\" does not need it)",
     )
 }
 
 /// Applies a changed configuration.
 ///
 /// # Errors
-/// `nft` refuses; what stood before stands.
+/// If `nft` fails; the previous rules remain.
 pub(super) fn change(
     system: &mut System,
     (old, new): (&ClientConfig, &ClientConfig),
@@ -59,7 +59,7 @@ pub(super) fn change(
         Some(_) => close(system, new, splits),
         None => {
             let dropped = system.drop_nft_table(INBOUND_TABLE);
-            dropped.context("cannot let in what the hub begins")
+            dropped.context("cannot admit connections that begin at the hub")
         }
     }
 }

@@ -1,9 +1,9 @@
-//! When a client's kill switch closes and when it is lifted.
+//! Kill switch of a client: conditions for closing and opening it.
 //!
-//! It closes before anything that may fail or take time, over what a crash has left, and at boot
-//! where that is wanted. It is lifted when somebody asks for the client's end: by `hawser down`, by
-//! a signal to a client that nobody manages, or by stopping its unit. It stays after a crash, after
-//! a failure, and while a unit is restarted.
+//! It is closed before any step that may fail or take time, before the state of a crash is undone,
+//! and at boot if configured. It is opened when a user ends the client: by `hawser down`, by a
+//! signal to a client without a service manager, or by stopping its unit. It stays closed after a
+//! crash, after a failure, and during a restart of the unit.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -17,37 +17,45 @@ use hawser_linux::system::{KillSwitch, System};
 
 use super::inbound;
 
-/// Who asks a client to end.
+/// Origin of a request to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// A person, by `hawser down`.
+    /// User, by `hawser down`.
     Command,
-    /// SIGTERM or SIGINT, which do not say why.
+    /// SIGTERM or SIGINT, which carry no reason.
     Signal,
+    /// Service manager, which starts a successor that continues the session.
+    Manager,
 }
 
-/// Opens the system over what a crash has left, and closes the kill switch if there is to be one.
-pub(super) async fn prepare(run_dir: &RunDir, config: &ClientConfig) -> anyhow::Result<System> {
+/// Opens the system, undoes the state of a crash, and closes the kill switch if configured. If
+/// `goes_on` is set, a session of the previous process continues, so its state remains until the
+/// hub is reached.
+pub(super) async fn prepare(
+    run_dir: &RunDir,
+    config: &ClientConfig,
+    goes_on: bool,
+) -> anyhow::Result<System> {
     let mut system = open(run_dir).await?;
     refuse_other_vpn(&system, config).await?;
     if config.kill_switch {
         close(&mut system, config).await?;
         warn_of_near_resolvers(config);
     }
-    // Before there is an interface that anything could come in by.
-    inbound::close(&mut system, config, config.forms().may_split())?;
-    if config.runs_direct_beside() {
-        // Direct mode takes over what keeps flows to their networks, and undoes the rest when its
-        // own rules stand.
+    // The rules are set before an interface exists on which packets could arrive.
+    inbound::close(&mut system, config, config.forms().may_split() || goes_on)?;
+    if config.runs_direct_with_hub() {
+        // Direct mode takes over the rules that bind flows to networks, and undoes the rest after
+        // its own rules are set.
         system.undo_left_resolvers().await;
-    } else {
+    } else if !goes_on {
         system.undo_left().await;
     }
     Ok(system)
 }
 
-/// Resolvers of a network's own subnet are reached past the tunnel, so not at all while the kill
-/// switch is closed.
+/// Warns of resolvers in a network's own subnet: they are reached outside the tunnel, so the closed
+/// kill switch blocks them.
 fn warn_of_near_resolvers(config: &ClientConfig) {
     let near = NameServers::of_machine()
         .into_iter()
@@ -56,16 +64,16 @@ fn warn_of_near_resolvers(config: &ClientConfig) {
             IpAddr::V6(v6) => v6.is_unique_local() || v6.is_unicast_link_local(),
         });
     if let (DnsMode::Keep, Some(resolver)) = (config.dns, near) {
-        tracing::warn!(%resolver, "the kill switch keeps questions to resolvers near by from leaving: dns = \"hub\" asks those of the hub, through the tunnel");
+        tracing::warn!(%resolver, "the kill switch blocks DNS queries to local resolvers: write dns = \"hub\" to query the hub's resolvers through the tunnel");
     }
 }
 
-/// Puts the system back. `asker`: nobody when the client has failed.
+/// Restores the system. `asker` is `None` after a failure of the client.
 pub(super) async fn undo(system: &mut System, config: &ClientConfig, asker: Option<Asker>) {
     let is_lifted = match asker {
         Some(Asker::Command) => true,
         Some(Asker::Signal) => !config.kill_switch || is_stopped_for_good(),
-        None => false,
+        Some(Asker::Manager) | None => false,
     };
     if is_lifted {
         system.undo().await;
@@ -75,21 +83,21 @@ pub(super) async fn undo(system: &mut System, config: &ClientConfig, asker: Opti
     tracing::info!(is_closed = config.kill_switch && !is_lifted, "down");
 }
 
-/// What a failure has to say of the kill switch.
+/// Returns the part of a failure's message about the kill switch.
 pub(super) fn closed(config: &ClientConfig) -> &'static str {
     if config.kill_switch {
-        " (kill_switch = true: nothing leaves outside the tunnel until Hawser is up, or `hawser down`)"
+        " (kill_switch = true: no packet leaves outside the tunnel; `hawser down` ends this)"
     } else {
         ""
     }
 }
 
-/// Closes the kill switch before any network is up, if the configuration wants one; true: it does.
-/// A configuration that cannot be read counts as one that does: whoever wants to be safe from boot
-/// on is not to be exposed by a slip of the pen.
+/// Closes the kill switch before any network is up, if the configuration requires it; returns
+/// whether it does. A configuration that cannot be read counts as one that does: a typing error
+/// must not expose a machine that should be protected from boot.
 ///
 /// # Errors
-/// The configuration cannot be read (the switch is closed then), a client runs, or `nft` refuses.
+/// If the configuration cannot be read (the switch is then closed), a client runs, or `nft` fails.
 pub async fn close_at_boot(dir: &Path, run_dir: &Path) -> anyhow::Result<bool> {
     let read = config::load_or_default::<ClientConfig>(&dir.join("client.toml"));
     let wanted = ClientConfig {
@@ -111,11 +119,11 @@ async fn open(run_dir: &RunDir) -> anyhow::Result<System> {
 
 async fn close(system: &mut System, config: &ClientConfig) -> anyhow::Result<()> {
     let closed = system.close_kill_switch(&switch(config, config.is_mixed())).await;
-    closed.context("cannot switch the kill switch on")
+    closed.context("cannot enable the kill switch")
 }
 
-/// Names what the switch lets out: what `rules` send past the hub, what goes to machines that this
-/// one forwards for, and questions for neighbours.
+/// Returns the exceptions of the switch: flows that `rules` send outside the tunnel, packets to
+/// machines behind this one, and queries for neighbours.
 pub(super) fn switch(config: &ClientConfig, has_direct_rules: bool) -> KillSwitch {
     KillSwitch {
         interface: config.interface.0.clone(),
@@ -125,14 +133,14 @@ pub(super) fn switch(config: &ClientConfig, has_direct_rules: bool) -> KillSwitc
     }
 }
 
-/// Refuses to start where another VPN takes all traffic already: Hawser would take it over without
-/// a word, and what the other VPN reaches would be lost.
+/// Fails if another VPN already routes all traffic: Hawser would silently take it over, and
+/// destinations of the other VPN would become unreachable.
 async fn refuse_other_vpn(system: &System, config: &ClientConfig) -> anyhow::Result<()> {
     let found = system.full_tunnel(&config.interface.0).await;
     let found = found.context("cannot list the rules and routes of this machine")?;
     match found {
         Some(device) => bail!(
-            "another VPN ({device}) takes all traffic of this machine: end it first and start it after Hawser to run it inside the tunnel, or give it only the destinations that it needs"
+            "another VPN ({device}) routes all traffic of this machine: stop it, and start it after Hawser to run it inside the tunnel; or limit it to the destinations that it needs"
         ),
         None => Ok(()),
     }

@@ -1,64 +1,77 @@
 //! The client: joins networks, control channel, session machine, data plane and system.
 //!
-//! One task owns everything and waits for whatever happens next: a network comes or goes, an
-//! attempt to reach the hub ends, the hub says something, the data plane reports, a deadline
-//! passes, somebody asks over the control socket, a signal arrives.
+//! One task owns everything and waits for the next event: the appearance or loss of a network, the
+//! end of an attempt to reach the hub, a message of the hub, a report of the data plane, a
+//! deadline, a request over the control socket, a signal.
 //!
-//! It starts without a session and tries the hub over all networks at once. The first answer brings
-//! the session; every network then gets a path. When the control connection dies, packets flow on,
-//! and the hub is sought again with the session's id. It fails for good only when the hub refuses
-//! for good; everything changed in the system is undone at the end.
+//! It starts without a session and tries the hub over all networks concurrently. The first answer
+//! establishes the session; every network then gets a path. When the control connection fails,
+//! packets continue to flow, and the client reconnects to the hub with the session's id. It fails
+//! permanently only when the hub permanently rejects it; all changes of the system are undone at
+//! the end.
 //!
 //! | question | file |
 //! |---|---|
-//! | the event loop; what happens when a network comes or goes | this one (`Client::run`) |
-//! | how the hub is sought, and what an answer brings | `seeking.rs`, `hawser_control::client` |
-//! | where the hub in use is now | `name_lookups.rs`, `lookup.rs` |
-//! | which of several hubs is in use | `hubs.rs`, `joined.rs`; the nearest: `nearest.rs` |
-//! | what goes through another hub meanwhile | `second.rs`; chosen: `chosen.rs`, `faster.rs` |
+//! | the event loop | this one (`Client::run`) |
+//! | added and removed networks | `networks.rs` |
+//! | requests over the control socket | `requests.rs` |
+//! | search for the hub, and its answer | `search.rs`, `hawser_control::client` |
+//! | the current address of the hub in use | `name_lookups.rs`, `lookup.rs` |
+//! | which of several hubs is in use | `hubs.rs`, `memberships.rs`; the nearest: `nearest.rs` |
+//! | flows through another hub | `second.rs`; its choice: `selection.rs`, `faster.rs` |
 //! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
-//! | what may come in from the tunnel | `inbound.rs` |
+//! | connections that are accepted from the tunnel | `inbound.rs` |
 //! | new connections while no hub answers | `without_hub.rs` |
 //! | TLS on TCP, where UDP is blocked | `fallback.rs` |
-//! | machines behind this one | `gateway.rs` |
-//! | neighbours' ways out | `neighbours.rs` |
+//! | machines behind this one | `gateway.rs`; their page: `administration.rs` |
+//! | neighbours' uplinks | `neighbours.rs` |
 //! | targets that show whether networks work | `checks.rs` |
 //! | login pages (captive portals) | `portals.rs` |
 //! | which networks may be used: quotas, pauses | `quotas.rs` |
-//! | what they may carry at most | `caps.rs` |
-//! | for what they are used | `preferences.rs` |
-//! | what is said: `status`, `explain`, `doctor` | `report.rs`, `doctor.rs` |
+//! | roaming modems, and sections that belong to devices | `roaming.rs`, `hawser_host::devices` |
+//! | networks with IPv6 only | `nat64.rs`, `translators.rs` |
+//! | rate limits of networks | `caps.rs` |
+//! | preferences of networks | `preferences.rs` |
+//! | contents of `status`, `explain` and `doctor` | `report.rs`, `doctor.rs` |
 //! | a changed configuration | `reload.rs` |
+//! | a session that continues in the next process | `handover.rs` |
 //!
 //! A newcomer starts with [`run`] and `Client::run`.
 #![forbid(unsafe_code)]
 
+mod administration;
 mod airtimes;
 mod caps;
 mod checks;
-mod chosen;
 mod declared;
 pub mod doctor;
 mod fallback;
 mod faster;
 mod gateway;
+mod handover;
 pub mod hubs;
 mod inbound;
-mod joined;
 mod kill_switch;
 mod lookup;
+mod memberships;
 mod name_lookups;
+mod nat64;
 mod nearest;
 mod neighbours;
+mod networks;
 mod pauses;
 mod portals;
 mod preferences;
 mod quotas;
 mod reload;
 mod report;
+mod requests;
+mod roaming;
 mod schedulers;
+mod search;
 mod second;
-mod seeking;
+mod selection;
+mod translators;
 mod tunnel;
 mod without_hub;
 
@@ -70,30 +83,37 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use hawser_config::identity::{Identity, random};
 use hawser_config::{ClientConfig, RuleConfig, Schedulers, Via};
-use hawser_control::client::driver::{Driver, Told, Want, fresh_index};
-use hawser_control::client::networks::Way;
-use hawser_control::client::ways_out::{OpenWaysOut, WaysOut};
+use hawser_control::client::driver::{Driver, Notice, Want, fresh_index};
+use hawser_control::client::neighbour_uplinks::{NeighbourUplinks, OpenNeighbourUplinks};
+use hawser_control::handover::InheritedClient;
 use hawser_control::report::PLANE_ENDED;
-use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Pairs, PathState, SessionId, StreamUse, Trial};
-use hawser_host::beside::{AccessPoints, RunDirect, Shared, StartAccessPoints, Stations, beside, finder};
-use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
+use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Pairs, StreamUse, Trial};
+use hawser_host::control_socket::ControlSocket;
+use hawser_host::devices::Devices;
 use hawser_host::dhcp::Dhcp;
 use hawser_host::health::Checks;
 use hawser_host::options::ClientOptions;
+use hawser_host::product_interfaces::{
+    AccessPoints, RunDirect, Shared, StartAccessPoints, Stations, direct_mode_channel, finder,
+};
 use hawser_host::run_dir::{Role, RunDir};
+use hawser_host::sensors::Services;
 use hawser_host::signals::Signals;
+use hawser_host::system_bus::SystemBus;
 use hawser_host::{history, metrics};
 use hawser_linux::bpf::{Becomes, INTENT, SocketOptions};
 use hawser_linux::direct::Intent;
-use hawser_linux::netlink::{Change, Network, Watch, changes};
+use hawser_linux::netlink::{Network, Watch};
 use hawser_linux::stream_sockets::raise_file_limit;
 use hawser_linux::system::MemberRoute;
 use hawser_linux::tun::Tun;
 use hawser_proto::session::SessionConfig;
-use hawser_units::{Instant, NetworkId, PathId};
-use hawser_wire::control::Message;
+use hawser_steer::roaming::Roaming;
+use hawser_units::{Instant, NetworkId};
+use hawser_wire::control::{Message, Welcome};
 use hawser_wire::frame::Format;
 
+use administration::Administration;
 use caps::Caps;
 use declared::Declared;
 use fallback::Fallback;
@@ -101,6 +121,7 @@ use faster::Leading;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
 use name_lookups::NameLookups;
+use nat64::Nat64;
 use nearest::Measuring;
 use pauses::Pauses;
 use portals::Portals;
@@ -112,24 +133,24 @@ use without_hub::WithoutHubChoice;
 
 pub use kill_switch::close_at_boot;
 
-/// What runs beside a client: products of their own, which the client knows by traits alone.
+/// Products that run concurrently with a client, which uses them through traits only.
 #[derive(Clone, Copy)]
 pub struct Parts {
     /// Joins access points.
     pub access_points: StartAccessPoints,
-    /// Sends flows past the hub, where rules say so.
+    /// Sends flows past the hub, if rules require it.
     pub direct: RunDirect,
-    /// Takes neighbours' ways out.
-    pub ways_out: OpenWaysOut,
+    /// Neighbours' uplinks.
+    pub open_uplinks: OpenNeighbourUplinks,
 }
 
-/// Answers programs that say by a socket option what a flow needs: their packets get the code point
-/// that says so at both ends of the tunnel. To be called before rights are given up; `None` where
-/// the kernel refuses.
+/// Answers programs that declare by a socket option what a flow needs: their packets get the
+/// corresponding code point at both ends of the tunnel. Must be called before privileges are
+/// dropped; `None` if the kernel refuses.
 #[must_use]
 pub fn answer_intents() -> Option<SocketOptions> {
     let intents = Intent::ALL.map(|intent| (intent.name(), u32::from(intent.code_point()) << 2));
-    // The empty name takes a choice back.
+    // The empty name cancels a choice.
     let names = intents.into_iter().chain([("", 0)]);
     let names = names.map(|(name, class)| ((INTENT, name.to_owned()), class));
     let options = SocketOptions::new(Becomes::TrafficClass).and_then(|mut options| {
@@ -137,23 +158,24 @@ pub fn answer_intents() -> Option<SocketOptions> {
         Ok(options)
     });
     options
-        .inspect_err(|error| tracing::warn!(%error, "programs cannot say by socket option what flows need (IP_TOS works)"))
+        .inspect_err(|error| tracing::warn!(%error, "programs cannot declare the needs of flows by socket option (IP_TOS works)"))
         .ok()
 }
 
-/// Runs a client until it is asked to end. `intents`: what [`answer_intents`] gave.
+/// Runs a client until it is asked to end. `intents` is the result of [`answer_intents`].
 ///
 /// # Errors
-/// What keeps it from working, in one line; the system is as it was before.
+/// The reason why it cannot work, in one line; the system is as it was before.
 pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOptions>) -> anyhow::Result<()> {
-    let config = options.load_config()?;
+    let mut devices = Devices::new(Services::start(SystemBus::default()));
+    let config = options.load_config(&mut devices).await?;
     if let Some(problem) = config.unfit_for_hub() {
         bail!("client.toml: {problem}");
     }
     let chooses = |rule: &&RuleConfig| !rule.networks.is_empty() || rule.spread.is_some();
     for rule in config.rules.iter().filter(chooses) {
         if rule.via(true) == Via::Hub {
-            tracing::warn!(%rule, "its flows go through the hub: via = \"direct\" sends them past it, over the networks that it names");
+            tracing::warn!(%rule, "its flows use the tunnel: add via = \"direct\" to send them outside the tunnel, over the networks of the rule");
         }
     }
     hawser_config::atomic_file::private_directory(&options.dir)?;
@@ -161,7 +183,9 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
     let identity = Identity::load_or_create(&options.dir.join("identity.key"))?;
     let mut hubs = Hubs::load(&options.dir, options.invitation.as_ref(), &identity)?;
     let mut signals = Signals::new()?;
-    let mut system = prepare(&run_dir, &config).await?;
+    let inherited = InheritedClient::take((config.interface.0.as_str(), config.mtu.0));
+    let goes_on = inherited.session.is_some();
+    let mut system = prepare(&run_dir, &config, goes_on).await?;
     let _keeper = system.keep().context("cannot watch the system")?;
     let closed = closed(&config);
     tokio::select! {
@@ -174,7 +198,10 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
     if !hubs.choose() {
         bail!("the hub's name does not resolve: check the network, or the name in the invitation{closed}");
     }
-    let tun = Tun::create(&config.interface.0, config.mtu.0)?;
+    let tun = match inherited.tun {
+        Some(tun) => tun,
+        None => Tun::create(&config.interface.0, config.mtu.0)?,
+    };
     let share = || tun.try_clone().context("cannot share the interface");
     let mut tunnel = Tunnel::new(system.clone(), share()?);
     let quotas = Quotas::open(&options.dir);
@@ -188,13 +215,13 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
         dhcp: dhcp.stations(),
     });
     let (mut direct, mut leading) = (None, None);
-    if config.runs_direct_beside() {
-        let (beside, uplink) = beside();
+    if config.runs_direct_with_hub() {
+        let (direct_mode, uplink) = direct_mode_channel();
         let (led, finder) = finder();
         leading = Some(Leading::new(led));
-        tunnel.share(beside);
+        tunnel.share(direct_mode);
         direct = Some((parts.direct)(Shared {
-            options: options.beside(),
+            options: options.without_invitation(),
             config: config.clone(),
             system,
             tun: share()?,
@@ -204,7 +231,8 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
             finder: Some(finder),
         }));
     }
-    let splits = config.forms().may_split();
+    // Streams of the previous process continue even if new ones are not permitted.
+    let splits = config.forms().may_split() || goes_on;
     if splits {
         raise_file_limit();
     }
@@ -222,13 +250,18 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
     if config.history {
         history::keep(history::file(&options.dir, Role::Client), run_dir.socket());
     }
-    let pool = (parts.ways_out)(options.dir.clone());
-    let mut client = Client::new(options, config, hubs, (tunnel, quotas, pool), &plane);
+    let pool = (parts.open_uplinks)(options.dir.clone());
+    let mut client = Client::new(options, config, hubs, (tunnel, quotas, pool, devices), &plane);
     client.dhcp = Some(dhcp);
     client.radio = Some(radio);
     client.leading = leading;
     client.intents = intents;
     client.declared = Declared::listen(client.intents.as_mut());
+    client.splits = splits;
+    client.owes_undo = goes_on;
+    if let Some(session) = inherited.session {
+        client.go_on(*session).await;
+    }
     let direct = async {
         match direct {
             Some(run) => run.await,
@@ -239,6 +272,11 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
         result = client.run(plane, socket, signals) => result,
         result = direct => result.map(|()| Asker::Signal),
     };
+    if matches!(result, Ok(Asker::Manager)) {
+        client.leave().await;
+        tracing::info!("handed over");
+        return Ok(());
+    }
     client.end(result.as_ref().ok().copied()).await;
     result.map(drop).map_err(|error| anyhow!("{error:#}{closed}"))
 }
@@ -248,37 +286,46 @@ struct Client {
     config: ClientConfig,
     hubs: Hubs,
     driver: Driver,
-    /// Connections may become streams.
+    /// Set if connections may become streams.
     splits: bool,
-    /// Another hub: the one before, where connections go on that began there, or one that rules
-    /// choose, or through which destinations are reached sooner.
+    /// Session with a secondary hub: the previous hub with its remaining connections, or one that
+    /// rules choose, or one with a shorter delay to some destinations.
     second: Option<Second>,
-    /// What is found out of the latter.
+    /// Measurements of the delay through other hubs.
     leading: Option<Leading>,
-    /// When a session with a hub that rules choose may begin, how often it has refused one since
-    /// the last, and what was said of a hub that is not known.
+    /// Time from which a session with a hub that rules choose may begin, the number of rejections
+    /// since the last one, and the message about an unknown hub.
     second_at: tokio::time::Instant,
     second_refused: u32,
     said_unknown: Option<String>,
-    /// Look-ups of their names.
+    /// Resolution of the hubs' names.
     name_lookups: NameLookups,
-    /// How near hubs are.
+    /// Measurement of the hubs' distances.
     measuring: Measuring,
     tunnel: Tunnel,
-    /// What the kernel shows, used or not.
+    /// Networks that the kernel reports, used or not.
     seen: Vec<Network>,
     quotas: Quotas,
-    /// Networks that a user wants left out for a while.
+    /// Devices of the machine, which sections of the configuration follow.
+    devices: Devices,
+    /// Modems in networks of other operators, and those that are not used there.
+    roaming: Roaming,
+    abroad: BTreeSet<String>,
+    /// Translators of networks with IPv6 only.
+    nat64: Nat64,
+    /// Interfaces that translate IPv4 for another network, and are not used in addition to it.
+    translators: BTreeSet<String>,
+    /// Networks that a user has paused.
     paused: BTreeSet<String>,
     caps: Caps,
     preferences: Preferences,
-    /// Those that a user wants, in place of the configuration's.
+    /// Schedulers that a user requested, which override the configuration.
     wanted_schedulers: Schedulers,
-    /// Addresses by DHCP.
+    /// DHCP client of the networks.
     dhcp: Option<Dhcp>,
-    /// Programs say what flows need.
+    /// Socket options with which programs declare the needs of flows.
     intents: Option<SocketOptions>,
-    /// What they have declared of some.
+    /// Declarations about single flows.
     declared: Declared,
     /// Access points.
     radio: Option<Box<dyn AccessPoints>>,
@@ -289,23 +336,29 @@ struct Client {
     /// Targets that show whether networks work, and the networks whose check fails.
     checks: Checks,
     left_out: BTreeSet<String>,
-    /// Login pages before networks.
+    /// Login pages of networks.
     portals: Portals,
-    /// Neighbours' ways out.
-    pool: Box<dyn WaysOut>,
-    /// To hubs inside of GRE.
+    /// Uplinks of neighbours.
+    pool: Box<dyn NeighbourUplinks>,
+    /// Routes to hubs inside GRE.
     member_routes: Vec<MemberRoute>,
-    /// What a user should know; shown by `status`.
+    /// Notice for the user; shown by `status`.
     notice: Option<String>,
-    /// The machine asked for a session of its own.
+    /// Set if the machine requested a new session.
     renew: bool,
-    /// When the hub is told next of the air.
+    /// Time of the next airtime report to the hub.
     airtimes_at: Instant,
-    /// What it has been told of cards in slots.
+    /// Pauses of cards in slots that the hub knows.
     pauses: Pauses,
+    /// Page for the LAN.
+    administration: Administration,
+    /// Last welcome of the hub in use.
+    assigned: Option<Welcome>,
+    /// Set if changes of the previous process must be undone when the hub is reached.
+    owes_undo: bool,
 }
 
-/// How the event loop goes on.
+/// Continuation of the event loop.
 enum Next {
     Continue,
     End(Asker),
@@ -316,7 +369,7 @@ impl Client {
         options: ClientOptions,
         config: ClientConfig,
         hubs: Hubs,
-        (tunnel, quotas, pool): (Tunnel, Quotas, Box<dyn WaysOut>),
+        (tunnel, quotas, pool, devices): (Tunnel, Quotas, Box<dyn NeighbourUplinks>, Devices),
         plane: &DataPlane,
     ) -> Self {
         let driver = Driver::new(Arc::clone(&plane.orders), session_config(&config));
@@ -335,6 +388,11 @@ impl Client {
             name_lookups: NameLookups::new(),
             measuring: Measuring::default(),
             quotas,
+            devices,
+            roaming: Roaming::default(),
+            abroad: BTreeSet::new(),
+            nat64: Nat64::start(),
+            translators: BTreeSet::new(),
             paused: BTreeSet::new(),
             caps: Caps::default(),
             preferences: Preferences::default(),
@@ -358,6 +416,9 @@ impl Client {
             renew: false,
             airtimes_at: Instant::ZERO,
             pauses: Pauses::default(),
+            administration: Administration::default(),
+            assigned: None,
+            owes_undo: false,
         }
     }
 
@@ -368,6 +429,7 @@ impl Client {
         mut signals: Signals,
     ) -> anyhow::Result<Asker> {
         let mut watch = Watch::start()?;
+        self.follow_devices().await;
         loop {
             let deadline = self.deadline();
             let next = tokio::select! {
@@ -380,6 +442,7 @@ impl Client {
                     Next::Continue
                 }
                 () = self.checks.next() => Next::Continue,
+                () = self.devices.next() => Next::Continue,
                 news = self.portals.next() => {
                     self.on_portal_news(news);
                     Next::Continue
@@ -400,8 +463,12 @@ impl Client {
                     self.on_measured(found);
                     Next::Continue
                 }
+                news = self.nat64.next() => {
+                    self.on_nat64(news);
+                    Next::Continue
+                }
                 (number, way) = self.fallback.next() => {
-                    self.on_way(number, way);
+                    self.on_connection_state(number, way);
                     Next::Continue
                 }
                 declared = self.declared.next() => {
@@ -418,6 +485,9 @@ impl Client {
             };
             self.keep_quotas();
             self.follow_devices().await;
+            self.see_to_roaming();
+            self.see_to_nat64();
+            self.see_to_translators();
             self.see_to_fallback();
             self.see_to_portals();
             self.see_to_checks();
@@ -430,14 +500,32 @@ impl Client {
             self.see_to_pauses();
             self.see_to_declared();
             self.see_to_pool().await;
+            self.see_to_administration().await;
             self.carry_out();
             if let Next::End(asker) = next {
+                let is_handed_over = asker == Asker::Signal && self.hand_over(&plane).await;
+                if is_handed_over {
+                    return Ok(Asker::Manager);
+                }
+                self.reset_streams(&plane).await;
                 return Ok(asker);
             }
         }
     }
 
-    /// Says goodbye and puts the system back.
+    /// Resets the connections of this machine that are streams. The resets pass through the
+    /// interface, which ends with the data plane; without them a program that only reads would wait
+    /// until its own timeout.
+    async fn reset_streams(&mut self, plane: &DataPlane) {
+        let second = self.second.as_mut().map(Second::driver_mut);
+        for driver in std::iter::once(&mut self.driver).chain(second) {
+            driver.end_session();
+        }
+        plane.settle().await;
+        tokio::time::sleep(RESETS_PASS).await;
+    }
+
+    /// Sends a goodbye and restores the system.
     async fn end(&mut self, asker: Option<Asker>) {
         self.driver.end().await;
         if let Some(mut second) = self.second.take() {
@@ -449,6 +537,7 @@ impl Client {
         if let Some(dhcp) = self.dhcp.take() {
             dhcp.end().await;
         }
+        self.administration.end(self.tunnel.system()).await;
         undo(self.tunnel.system(), &self.config, asker).await;
     }
 
@@ -472,7 +561,9 @@ impl Client {
             None => Some(self.second_at).filter(|at| *at > tokio::time::Instant::now()),
         };
         let declared = self.declared.poll_timeout().map(|due| self.driver.at(due));
+        let page = self.administration.poll_timeout().map(|due| self.driver.at(due));
         [
+            page,
             driver,
             without_hub,
             second,
@@ -485,6 +576,7 @@ impl Client {
             airtimes,
             pauses,
             self.names_due(),
+            self.nat64_due(),
         ]
         .into_iter()
         .flatten()
@@ -498,202 +590,28 @@ impl Client {
         Next::Continue
     }
 
-    fn on_networks(&mut self, now: Vec<Network>) -> Next {
-        self.quotas.count_now();
-        let before = std::mem::replace(&mut self.seen, now);
-        let now = self.seen.clone();
-        self.apply_networks(&before, &now);
-        self.see_to_gateway();
-        Next::Continue
-    }
-
-    fn apply_networks(&mut self, before: &[Network], now: &[Network]) {
-        let used = |list: &[Network]| -> Vec<Network> {
-            list.iter().filter(|n| self.uses(&n.name)).cloned().collect()
-        };
-        for change in changes(&used(before), &used(now)) {
-            let name = match &change {
-                Change::Added(network) | Change::Changed(network) => network.name.clone(),
-                Change::Removed(name) => name.clone(),
-            };
-            if let Err(error) = self.on_change(change) {
-                tracing::warn!(network = name, error = format!("{error:#}"), "network not usable");
-            }
-        }
-    }
-
-    fn on_change(&mut self, change: Change) -> anyhow::Result<()> {
-        self.lead_second(&change);
-        let now = self.now();
-        self.hubs.choice.handle_networks(now);
-        match change {
-            Change::Added(network) => self.add_network(network),
-            Change::Removed(name) => {
-                if let Some(id) = self.driver.networks.by_name(&name) {
-                    tracing::info!(network = name, "network gone");
-                    self.remove_network(id);
-                }
-                Ok(())
-            }
-            Change::Changed(network) => match self.driver.networks.by_name(&network.name) {
-                Some(id) if network.carries(self.driver.networks.attached[&id].remote.is_ipv6()) => {
-                    self.refresh_network(id, network)
-                }
-                Some(id) => {
-                    self.remove_network(id);
-                    self.add_network(network)
-                }
-                None => self.add_network(network),
-            },
-        }
-    }
-
-    fn add_network(&mut self, network: Network) -> anyhow::Result<()> {
-        let name = network.name.clone();
-        self.tunnel.meet(&network);
-        let Some(id) = self
-            .driver
-            .networks
-            .attach(network, &self.hubs.current().addresses)?
-        else {
-            tracing::info!(network = name, "not used: the hub has no address of its family");
-            return Ok(());
-        };
-        tracing::info!(network = name, hub = %self.driver.networks.attached[&id].remote, "network found");
-        self.driver.machine.handle_network_added(id, fresh_index());
-        if self.driver.line.is_none() {
-            self.seek(None);
-        }
-        Ok(())
-    }
-
-    fn remove_network(&mut self, id: NetworkId) {
-        self.driver.machine.handle_network_removed(id);
-        self.carry_out();
-        self.driver.networks.detach(id);
-        self.tell_radio();
-        if self.driver.is_line_over(id) {
-            self.lose_line("its network is gone");
-        }
-    }
-
-    fn refresh_network(&mut self, id: NetworkId, network: Network) -> anyhow::Result<()> {
-        let name = network.name.clone();
-        self.tunnel.warn_of_overlap(&network);
-        let Some(old) = self.driver.networks.refresh(id, network)? else {
-            return Ok(());
-        };
-        tracing::info!(network = name, "network changed: moved to new sockets");
-        self.end_fallback(id);
-        if self.driver.machine.handle_network_moved(id) {
-            self.carry_out();
-        } else if let (Some(session), Some(path)) =
-            (self.driver.machine.session(), self.driver.machine.path(id))
-        {
-            let socket = self.driver.networks.attached[&id].socket;
-            self.driver.order(hawser_dataplane::Change::RebindPath {
-                session: SessionId(session),
-                path: PathId(path),
-                socket,
-            });
-        }
-        self.driver
-            .order(hawser_dataplane::Change::RemoveSocket { id: old });
-        if self.driver.is_line_over(id) {
-            let now = self.now();
-            self.driver.machine.handle_doubt(now);
-        }
-        Ok(())
-    }
-
     fn on_event(&mut self, event: &Event) -> Next {
         match self.driver.handle_event(event) {
-            Some(Told::Path(network, state)) => {
+            Some(Notice::Path(network, state)) => {
                 if let Some(path) = self.driver.machine.path(network) {
                     let now = self.now();
                     self.pool.handle_path(network, path, state, now);
                 }
-                self.tell_radio();
+                self.update_radio();
             }
-            Some(Told::Alive(is_alive)) => {
+            Some(Notice::Alive(is_alive)) => {
                 let now = self.now();
                 self.hubs.choice.handle_alive(is_alive, now);
             }
-            Some(Told::Rekey) => self.rekey(),
-            // The fall-back follows after each event.
-            Some(Told::Policed(_)) => {}
+            Some(Notice::Rekey) => self.rekey(),
+            // The fall-back is updated after each event.
+            Some(Notice::Policed(_)) => {}
             None => self.on_event_of_second(event),
         }
         Next::Continue
     }
 
-    /// Over which networks the hub answers.
-    fn tell_radio(&self) {
-        let Some(radio) = &self.radio else { return };
-        let attached = self.driver.networks.attached.values();
-        let own = attached.filter(|one| !matches!(one.way, Way::Member { .. }));
-        let live = own.filter(|one| one.state == Some(PathState::Active));
-        radio.handle_live(live.map(|one| one.network.name.clone()).collect());
-    }
-
-    async fn on_asked(&mut self, asked: Asked) -> Next {
-        let mut next = Next::Continue;
-        match asked.request {
-            Request::Status => self.report(asked.answer),
-            Request::Explain { flow } => self.explain(flow, asked.answer),
-            Request::Pause { network, is_on } => drop(asked.answer.send(self.pause(network, is_on))),
-            Request::Cap {
-                network,
-                up_bps,
-                down_bps,
-                is_default,
-            } => drop(
-                asked
-                    .answer
-                    .send(self.cap(&network, [up_bps, down_bps], is_default)),
-            ),
-            Request::Use {
-                network,
-                up,
-                down,
-                bulk,
-                is_default,
-            } => drop(
-                asked
-                    .answer
-                    .send(self.prefer(&network, [up, down], bulk, is_default)),
-            ),
-            Request::Scheduler { class, scheduler } => {
-                drop(asked.answer.send(self.choose_scheduler(&class, scheduler)));
-            }
-            Request::AddRule { .. } | Request::RemoveRule { .. } => self.ask_direct(asked),
-            Request::Reload => self.reload_and_answer(asked.answer).await,
-            Request::Down => {
-                let _ = asked.answer.send(Ok(serde_json::json!({ "state": "down" })));
-                next = Next::End(Asker::Command);
-            }
-            Request::Move { .. } => {
-                let _ = asked.answer.send(Err(anyhow!(
-                    "hawser runs with a hub here: flows are moved in direct mode alone (hawser up --direct)"
-                )));
-            }
-            Request::Weight { network, weight } => match &self.radio {
-                Some(radio) => radio.set_weight(network, weight, asked.answer),
-                None => drop(asked.answer.send(Err(anyhow!("there is no Wi-Fi here")))),
-            },
-            Request::Migrate { .. } => {
-                let _ = asked.answer.send(Err(anyhow!("this is a client: {NO_REPEATER}")));
-            }
-            Request::Revoke { .. } | Request::Drain { .. } => {
-                let _ = asked
-                    .answer
-                    .send(Err(anyhow!("this is a client: ask on the hub")));
-            }
-        }
-        next
-    }
-
-    /// Carries out what the machine wants.
+    /// Executes the machine's outputs.
     fn carry_out(&mut self) {
         loop {
             let (caps, config) = (&self.caps, &self.config);
@@ -718,7 +636,7 @@ impl Client {
                 self.seek(None);
             }
             Want::Leave => {
-                tracing::info!("the hub will be taken down: another is looked for");
+                tracing::info!("the hub will be stopped: searching for another hub");
                 let now = self.now();
                 self.hubs.choice.handle_leave(now);
             }
@@ -729,8 +647,8 @@ impl Client {
         }
     }
 
-    /// Tells a hub what it is to heed, on a connection that has just been made: what changed while
-    /// there was none, or on its way when the last one broke, was not heard.
+    /// Sends all settings to a hub on a new connection, because changes without a connection, or in
+    /// flight when the last one failed, have not arrived.
     fn send_settings(&self, driver: &Driver) {
         self.send_schedulers(driver);
         self.send_deadlines(driver);
@@ -738,27 +656,31 @@ impl Client {
         self.send_preferences(driver);
     }
 
-    /// Tells a hub what a new path may carry at most, and for what it is used.
+    /// Notifies a hub of a new path's cap and preference.
     fn introduce(&self, driver: &Driver, network: NetworkId, path: u16) {
         let attached = driver.networks.attached.get(&network);
         let caps = attached.map(|attached| self.caps.of(attached, &self.config));
         if let Some([_, Some(rate)]) = caps {
             let rate_bps = rate.as_bps();
-            driver.tell(Message::Cap { path, rate_bps });
+            driver.send(Message::Cap { path, rate_bps });
         }
         self.send_preference(driver, path, false);
     }
 
-    /// All sessions: with the hub in use, and the second one.
+    /// Returns the drivers of all sessions: with the hub in use, and the second one.
     fn drivers(&self) -> impl Iterator<Item = &Driver> {
         std::iter::once(&self.driver).chain(self.second.as_ref().map(Second::driver))
     }
 }
 
-/// What a session keeps to.
+/// Returns the parameters of a session.
 fn session_config(config: &ClientConfig) -> SessionConfig {
     SessionConfig {
         rekey_after: config.rekey_after.0,
         ..SessionConfig::default()
     }
 }
+
+/// Time for the kernel's resets of connections to pass through the interface. Source: our choice,
+/// some tens of turns of the sending thread; a longer time delays the end of the daemon.
+const RESETS_PASS: std::time::Duration = std::time::Duration::from_millis(50);

@@ -1,10 +1,10 @@
-//! Where a hub's name leads.
+//! Resolution of a hub's name.
 //!
-//! The system is asked, as by every program. While the kill switch is closed its questions do not
-//! get out, so Hawser asks as well, by packets of its own that carry the mark of outer packets: the
-//! resolvers of each network, over that network, for the names of hubs and nothing else. It does so
-//! too while a hub does not answer, because the system's questions may go into the tunnel. Outside,
-//! no more is seen of the name than of the hub's address afterwards.
+//! The system's resolver is used, as by every program. The closed kill switch blocks its queries,
+//! so Hawser also queries the resolvers of each network directly, over that network, with packets
+//! that have the mark of outer packets, and only for the names of hubs. It also does so while a hub
+//! does not answer, because the system's queries may be routed into the tunnel. An observer outside
+//! learns no more from the name than from the hub's address afterwards.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,22 +13,22 @@ use std::time::Duration;
 
 use hawser_config::ClientConfig;
 use hawser_config::invitation::HubAddress;
-use hawser_host::dns::{NameServers, Place};
+use hawser_host::dns::{NameServers, NetworkAccess};
 use hawser_linux::netlink::Watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// The addresses of an endpoint.
+/// Resolves the addresses of an endpoint.
 ///
 /// # Errors
-/// Nobody answers in time, or there is no such name.
+/// If there is no answer in time, or no such name.
 pub(super) async fn addresses(endpoint: &HubAddress, config: &ClientConfig) -> io::Result<Vec<SocketAddr>> {
     let mut by_system = pin!(by_system(endpoint));
     if !config.kill_switch {
         return by_system.await;
     }
     let mut past_the_switch = pin!(past_the_switch(endpoint, config));
-    // The system knows addresses and its own list of hosts at once.
+    // The system resolves addresses and its own list of hosts immediately.
     tokio::select! {
         biased;
         found = &mut by_system => if found.is_ok() { found } else { past_the_switch.await },
@@ -36,9 +36,9 @@ pub(super) async fn addresses(endpoint: &HubAddress, config: &ClientConfig) -> i
     }
 }
 
-/// The addresses of the endpoint of a hub that does not answer: by all who may be asked, as the
-/// system's questions go into a tunnel that leads nowhere, or are answered from memory. Returns
-/// nothing where no answer comes in time.
+/// Resolves the endpoint of a hub that does not answer, with all permitted resolvers: the system's
+/// queries would enter the failed tunnel, or be answered from a cache. Returns nothing if no answer
+/// arrives in time.
 pub(super) async fn again(endpoint: &HubAddress, config: &ClientConfig) -> Vec<SocketAddr> {
     let past_the_tunnel = timeout(LOOKUP, past_the_switch(endpoint, config));
     let (by_system, past_the_tunnel) = tokio::join!(by_system(endpoint), past_the_tunnel);
@@ -56,18 +56,18 @@ async fn by_system(endpoint: &HubAddress) -> io::Result<Vec<SocketAddr>> {
     some(found)
 }
 
-/// The first network whose resolvers know the name decides.
+/// Resolves the name over all networks; the first answer decides.
 async fn past_the_switch(endpoint: &HubAddress, config: &ClientConfig) -> io::Result<Vec<SocketAddr>> {
     let networks = Watch::start()
         .map_err(io::Error::other)?
         .next()
         .await
         .map_err(io::Error::other)?;
-    let known = NameServers::look().await;
+    let known = NameServers::read().await;
     let mut asked = JoinSet::new();
     for network in networks.into_iter().filter(|network| config.uses(&network.name)) {
         let set = config.network(&network.name).dns;
-        let place = Place {
+        let access = NetworkAccess {
             number: 0,
             servers: if set.is_empty() {
                 known.of(&network.name, network.index).addresses
@@ -79,7 +79,7 @@ async fn past_the_switch(endpoint: &HubAddress, config: &ClientConfig) -> io::Re
         };
         let host = endpoint.host.clone();
         asked.spawn(async move {
-            let both = tokio::join!(place.addresses(&host, false), place.addresses(&host, true));
+            let both = tokio::join!(access.addresses(&host, false), access.addresses(&host, true));
             let found: Vec<IpAddr> = [both.0, both.1].into_iter().flatten().flatten().collect();
             found
         });
@@ -105,5 +105,6 @@ fn some(found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     }
 }
 
-/// A resolver that needs longer is as good as none: other addresses may be known.
+/// Timeout of a lookup; other addresses may be known. Source: the timeout of the C library
+/// (`RES_TIMEOUT`, resolv.conf(5), 5 s).
 const LOOKUP: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
-//! The names of hubs are looked up again while the hub in use does not answer: its address may have
-//! changed behind its name. The networks then lead to the new one, and the session goes on.
+//! Repeated resolution of the hubs' names while the hub in use does not answer, because its address
+//! may have changed. The paths then use the new address, and the session continues.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use super::Client;
 /// Addresses of hubs, by key.
 pub(super) type Found = Vec<(KeyHash, Vec<SocketAddr>)>;
 
-/// Look-ups: when they begin, and what they find.
+/// Schedule and results of lookups.
 pub(super) struct NameLookups {
     pace: Pace,
     found: mpsc::UnboundedSender<Found>,
@@ -31,31 +31,31 @@ impl NameLookups {
         }
     }
 
-    /// Waits for the result of a look-up. May be dropped while it waits.
+    /// Waits for the result of a lookup. Cancel safe.
     pub(super) async fn next(&mut self) -> Found {
-        // This holds a sender, so there is always more to come.
+        // This value holds a sender, so the channel never closes.
         self.finding.recv().await.unwrap_or_default()
     }
 }
 
-/// Decides when a look-up begins.
+/// Decides when a lookup begins.
 #[derive(Debug, Default)]
 struct Pace {
-    /// Set while a look-up is under way.
+    /// Set while a lookup is in progress.
     is_busy: bool,
-    /// End of the last look-up.
+    /// End of the last lookup.
     ended: Option<Instant>,
 }
 
 impl Pace {
-    /// Returns the time of the next look-up; none while the hub answers.
+    /// Returns the time of the next lookup; `None` while the hub answers.
     fn due(&self, silent_since: Option<Instant>) -> Option<Instant> {
         let first = silent_since.filter(|_| !self.is_busy)? + SILENCE_BEFORE;
         let next = self.ended.map(|ended| ended + BETWEEN);
         Some(next.map_or(first, |next| next.max(first)))
     }
 
-    /// Returns whether a look-up begins now.
+    /// Returns whether a lookup begins now.
     fn poll(&mut self, silent_since: Option<Instant>, now: Instant) -> bool {
         let begins = self.due(silent_since).is_some_and(|due| due <= now);
         self.is_busy |= begins;
@@ -67,9 +67,9 @@ impl Pace {
     }
 }
 
-/// Orders the addresses of a hub as they are tried: unknown ones, those that have waited longest,
-/// and at the end those that were `tried` without an answer. Where nothing was `found`, those that
-/// are `known` stay.
+/// Orders the addresses of a hub for attempts: first unknown ones, then those that have waited
+/// longest, at the end those that were `tried` without an answer. If nothing was `found`, the
+/// `known` addresses remain.
 pub(super) fn in_turn(
     known: &[SocketAddr],
     mut found: Vec<SocketAddr>,
@@ -88,7 +88,7 @@ pub(super) fn in_turn(
 }
 
 impl Client {
-    /// Looks the names of hubs up where that is due. To be called after each event.
+    /// Starts due lookups of the hubs' names. Must be called after each event.
     pub(super) fn poll_name_lookups(&mut self) {
         let now = self.now();
         if !self.name_lookups.pace.poll(self.silent_with_networks(), now) {
@@ -107,7 +107,7 @@ impl Client {
         });
     }
 
-    /// Returns the time of the next [`Self::poll_name_lookups`], if nothing else happens.
+    /// Returns the time of the next [`Self::poll_name_lookups`], if no other event occurs.
     pub(super) fn names_due(&self) -> Option<tokio::time::Instant> {
         let due = self.name_lookups.pace.due(self.silent_with_networks())?;
         Some(self.driver.at(due))
@@ -118,7 +118,7 @@ impl Client {
         since.filter(|_| self.seen.iter().any(|network| self.uses(&network.name)))
     }
 
-    /// Leads the networks to where the hub is now, unless it has answered meanwhile.
+    /// Changes the paths to the hub's new address, unless the hub has answered in the meantime.
     pub(super) fn on_resolved(&mut self, found: Found) {
         let now = self.now();
         self.name_lookups.pace.handle_ended(now);
@@ -127,19 +127,21 @@ impl Client {
         }
         let attached = self.driver.networks.attached.values();
         let plain = attached.filter(|attached| attached.is_plain());
-        let tried: Vec<_> = plain.map(|attached| attached.remote).collect();
+        let tried: Vec<_> = plain
+            .map(|attached| attached.untranslated(attached.remote))
+            .collect();
         let before = self.hubs.current().addresses.clone();
         self.hubs.handle_addresses(found, &tried);
         let addresses = &self.hubs.current().addresses;
         if *addresses == before {
             return;
         }
-        tracing::info!(?before, now = ?addresses, "the hub does not answer: its other addresses are tried");
+        tracing::info!(?before, now = ?addresses, "the hub does not answer: trying its other addresses");
         self.lead_to_new_address();
     }
 
-    /// Leads all networks to the hub's first address. Its session stays, and goes on when it is
-    /// reached there.
+    /// Changes all paths to the hub's first address. The session remains, and continues when the
+    /// hub is reached there.
     fn lead_to_new_address(&mut self) {
         self.driver.lose_line("its address has changed");
         self.driver.reach.stop();
@@ -159,11 +161,11 @@ impl Client {
     }
 }
 
-/// Silence of a hub before its names are looked up. Source: a hub that is only restarted is back
-/// sooner.
+/// Time without an answer of a hub before its names are resolved. Source: a hub that is only
+/// restarted answers sooner.
 const SILENCE_BEFORE: Duration = Duration::from_secs(3);
-/// Pause between two look-ups. Source: names of addresses that change are kept for 30 to
-/// 60 s by resolvers (RFC 2136 updates of home routers), so that more often finds nothing sooner.
+/// Pause between two lookups. Source: resolvers cache names with changing addresses for 30 to 60 s
+/// (RFC 2136 updates of home routers), so a shorter pause finds nothing sooner.
 const BETWEEN: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! How long the hubs of a fleet take to answer, over every network that works. When that is
-//! measured and what follows from it is said by [`HubChoice`](hawser_proto::session::HubChoice).
+//! Response times of a fleet's hubs over every working network.
+//! [`HubChoice`](hawser_proto::session::HubChoice) decides when they are measured, and what
+//! follows.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +12,16 @@ use tokio::task::JoinSet;
 
 use super::Client;
 
-/// A measurement under way; none at first.
+/// Measurement in progress, if any.
 #[derive(Default)]
 pub(super) struct Measuring {
     asked: JoinSet<(KeyHash, Option<Duration>)>,
-    /// The shortest of each hub.
+    /// Shortest response time of each hub.
     found: BTreeMap<KeyHash, Duration>,
 }
 
 impl Measuring {
-    /// What was measured, once that is complete. May be dropped while it waits.
+    /// Waits for a complete measurement. Cancel safe.
     pub(super) async fn next(&mut self) -> BTreeMap<KeyHash, Duration> {
         loop {
             match self.asked.join_next().await {
@@ -39,10 +40,10 @@ impl Measuring {
 }
 
 impl Client {
-    /// Begins to measure how near these hubs are.
+    /// Starts a measurement of the response times of these hubs.
     pub(super) fn measure(&mut self, hubs: &[KeyHash]) {
         for hub in hubs {
-            let Some((tls, addresses)) = self.hubs.way_to(*hub) else {
+            let Some((tls, addresses)) = self.hubs.addresses_of(*hub) else {
                 continue;
             };
             for attached in self.driver.networks.attached.values() {
@@ -58,7 +59,7 @@ impl Client {
         }
     }
 
-    /// It has been measured how near hubs are.
+    /// Handles a measurement of the hubs' response times.
     pub(super) fn on_measured(&mut self, found: BTreeMap<KeyHash, Duration>) {
         let now = self.now();
         self.hubs.choice.handle_measured(found, now);
@@ -70,10 +71,10 @@ impl Client {
             trip.map_or(0.0, |trip| trip.as_secs_f64() * 1e3)
         };
         tracing::info!(
-            hub = self.hubs.place(hub),
+            hub = self.hubs.label(hub),
             round_trip_ms = trip(hub),
             in_use_ms = trip(self.hubs.choice.current()),
-            "a nearer hub"
+            "a hub with a shorter round trip is used"
         );
     }
 }

@@ -1,18 +1,19 @@
-//! Neighbours' ways out, taken into use and left: each is a network of the session like any other,
-//! whose remote address is a port of the neighbour. Which are taken is said by whoever knows the
-//! neighbours ([`WaysOut`](hawser_control::client::ways_out::WaysOut)).
+//! Uplinks of neighbours, taken into use and released: each is a network of the session like any
+//! other, whose remote address is a port of the neighbour. The owner of the neighbours
+//! ([`NeighbourUplinks`](hawser_control::client::neighbour_uplinks::NeighbourUplinks)) decides
+//! which are taken.
 
 use std::net::IpAddr;
 
 use hawser_control::client::driver::fresh_index;
-use hawser_control::client::ways_out::{WayOut, Wish};
+use hawser_control::client::neighbour_uplinks::{NeighbourUplink, Wish};
 use hawser_linux::system::MemberRoute;
 use hawser_wire::control::Message;
 
 use super::Client;
 
 impl Client {
-    /// Looks for members, and takes and leaves ways out. To be called after whatever has happened.
+    /// Searches members, and takes and releases uplinks. Must be called after each event.
     pub(super) async fn see_to_pool(&mut self) {
         let now = self.now();
         let hubs = &self.hubs.current().addresses;
@@ -22,10 +23,10 @@ impl Client {
             match wish {
                 Wish::Take(way) => {
                     self.lead_to(&way).await;
-                    self.take_way_out(&way);
+                    self.take_uplink(&way);
                 }
                 Wish::HaveSigned { path, member, taker } => {
-                    self.driver.tell(Message::Through { path, member, taker })
+                    self.driver.send(Message::Through { path, member, taker })
                 }
                 Wish::Leave(network) => {
                     self.remove_network(network);
@@ -35,8 +36,8 @@ impl Client {
         }
     }
 
-    /// Makes the route to a hub inside of GRE, before the first packet goes there.
-    async fn lead_to(&mut self, way: &WayOut) {
+    /// Creates the route to a hub inside GRE, before the first packet.
+    async fn lead_to(&mut self, way: &NeighbourUplink) {
         let (Some(gateway), IpAddr::V4(to)) = (way.gateway, way.relay.ip()) else {
             return;
         };
@@ -49,7 +50,7 @@ impl Client {
         self.set_member_routes().await;
     }
 
-    /// Drops the routes of members that are not in use.
+    /// Removes the routes of unused members.
     async fn forget_unused_routes(&mut self) {
         let attached = &self.driver.networks.attached;
         let is_used = |route: &MemberRoute| {
@@ -67,16 +68,16 @@ impl Client {
     async fn set_member_routes(&mut self) {
         let routes = self.member_routes.clone();
         if let Err(error) = self.tunnel.system().member_routes(&routes).await {
-            tracing::warn!(%error, "members without Hawser are not reached");
+            tracing::warn!(%error, "members without Hawser cannot be used");
         }
     }
 
-    fn take_way_out(&mut self, way: &WayOut) {
+    fn take_uplink(&mut self, way: &NeighbourUplink) {
         let networks = &mut self.driver.networks;
         match networks.attach_member(&way.label, (way.relay, way.hub), way.mtu, way.cap_bps) {
             Ok(id) => {
                 self.pool.handle_taken(way.member, id);
-                tracing::info!(network = way.label, at = %way.relay, "a neighbour offers a way out");
+                tracing::info!(network = way.label, at = %way.relay, "a neighbour offers a network");
                 self.driver.machine.handle_network_added(id, fresh_index());
                 if self.driver.line.is_none() {
                     self.seek_also(id);

@@ -1,5 +1,5 @@
-//! How long the access points of cards in slots keep what is for them: the client knows the slots,
-//! keeps so much more on its way, and tells the hub.
+//! Pauses of cards in slots, during which access points buffer packets: the client knows the slots,
+//! keeps more data in flight accordingly, and reports the pauses to the hub.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,16 @@ use hawser_wire::control::Message;
 
 use super::Client;
 
-/// How often slots are looked at: the hub's windows follow within a few rounds of them.
+/// Poll interval of slots: the hub's windows follow within a few cycles. Source: our choice, some
+/// cycles of slots; a shorter one sends the hub more messages, a longer one leaves it with windows
+/// of the old slots.
 const EVERY: Duration = Duration::from_millis(500);
-/// A pause that differs by less makes a window no other: it is less than switches between channels
-/// scatter.
+/// Change of a pause that is not reported: it is smaller than the variation of channel switches.
+/// Source: our choice, a tenth of a default slot; a smaller one reports the variation of switches,
+/// a larger one lets the hub's windows be wrong by more.
 const SAME: Duration = Duration::from_millis(10);
 
-/// What was said of paths, by session and path.
+/// Reported pauses, by session and path.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     said: BTreeMap<(u64, u16), Duration>,
@@ -23,14 +26,14 @@ pub(super) struct Pauses {
 }
 
 impl Client {
-    /// When slots are to be looked at next; never where there are none.
+    /// Returns when the slots are polled next; never without slots.
     pub(super) fn pauses_due(&self) -> Option<Instant> {
         let radio = self.radio.as_ref()?;
         let has_some = !self.pauses.said.is_empty() || !radio.pauses().is_empty();
         (has_some && self.driver.machine.session().is_some()).then_some(self.pauses.look_at)
     }
 
-    /// Tells of the pauses of all paths over cards in slots, where they are others than before.
+    /// Reports changed pauses of all paths over cards in slots.
     pub(super) fn see_to_pauses(&mut self) {
         let now = self.now();
         if self.pauses_due().is_none_or(|due| now < due) {
@@ -54,7 +57,7 @@ impl Client {
                 path: PathId(path),
                 pause,
             });
-            self.driver.tell(Message::Pause { path, pause });
+            self.driver.send(Message::Pause { path, pause });
             self.pauses.said.insert((session, path), pause);
         }
     }

@@ -1,39 +1,39 @@
-//! Captive portals before a client's networks.
+//! Captive portals of a client's networks.
 //!
-//! A network is looked at only once its path to the hub has not worked for [`GRACE`]: as long as it
-//! works nothing stands before it, and nobody but the hub hears of the machine.
+//! A network is checked only once its path to the hub has not worked for [`GRACE`]: while it works
+//! there is no portal, and no server except the hub learns of the machine.
 
 use std::collections::BTreeMap;
 
 use hawser_config::Page;
 use hawser_dataplane::PathState;
 use hawser_host::dhcp::{self, Dhcp};
-use hawser_host::dns::{NameServers, Place, Servers};
-use hawser_host::portal::Look;
-use hawser_host::portals::{self, Looked, way};
+use hawser_host::dns::{NameServers, NetworkAccess, Servers};
+use hawser_host::portal::PortalCheckInputs;
+use hawser_host::portals::{self, PortalCheckResult, identity_of};
 use hawser_linux::netlink::Network;
 use hawser_units::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::Client;
 
-/// All networks under watch, by name.
+/// State of all watched networks, by name.
 pub(super) struct Portals {
     watch: portals::Portals<String>,
-    /// Networks without a path that works, and since when.
+    /// Networks without a working path, with the time of the failure.
     stuck: BTreeMap<String, Instant>,
-    /// The resolvers of each network, as services say.
+    /// Resolvers of each network, as reported by services.
     servers: NameServers,
     news: mpsc::Sender<News>,
     incoming: mpsc::Receiver<News>,
-    /// Says which resolvers there are, once something is looked at.
+    /// Task that reports the present resolvers, from the first check on.
     servers_watched: Option<tokio::task::JoinHandle<()>>,
 }
 
-/// What tasks tell.
+/// Result of a task.
 pub(super) enum News {
     Servers(NameServers),
-    Looked(Looked<String>),
+    PortalCheckResult(PortalCheckResult<String>),
 }
 
 impl From<NameServers> for News {
@@ -42,9 +42,9 @@ impl From<NameServers> for News {
     }
 }
 
-impl From<Looked<String>> for News {
-    fn from(looked: Looked<String>) -> Self {
-        Self::Looked(looked)
+impl From<PortalCheckResult<String>> for News {
+    fn from(looked: PortalCheckResult<String>) -> Self {
+        Self::PortalCheckResult(looked)
     }
 }
 
@@ -67,24 +67,25 @@ impl Portals {
         }
     }
 
-    /// What a task has to tell. May be dropped while it waits.
+    /// Waits for the next result of a task. Cancel safe.
     pub(super) async fn next(&mut self) -> News {
         match self.incoming.recv().await {
             Some(news) => news,
-            // This holds a sender.
+            // This value holds a sender, so the channel never closes.
             None => std::future::pending().await,
         }
     }
 
-    /// The login page of a network behind a portal: the address, where it says one.
+    /// Returns the login page of a network behind a portal, with its address if the portal
+    /// announces one.
     pub(super) fn login(&self, name: &str) -> Option<Option<&str>> {
-        match self.watch.shown(&name.to_owned())? {
+        match self.watch.summary(&name.to_owned())? {
             ("portal", login) => Some(login),
             _ => None,
         }
     }
 
-    /// Nothing is looked at any more: services are not asked either.
+    /// Ends all checks, and the monitoring of services.
     fn rest(&mut self) {
         if let Some(task) = self.servers_watched.take() {
             task.abort();
@@ -94,7 +95,7 @@ impl Portals {
 }
 
 impl Client {
-    /// A network's resolvers and what else it says.
+    /// Returns the resolvers of a network and its other advertised settings.
     pub(super) fn known_of(&self, network: &Network) -> Servers {
         let (name, index) = (&network.name, network.index);
         let set = self.config.network(name).dns;
@@ -102,11 +103,11 @@ impl Client {
         dhcp::known(set, leases, &self.portals.servers, (name, index))
     }
 
-    /// By what a network is looked at.
-    fn look(&self, network: &Network, page: &Page) -> Look {
+    /// Returns the inputs of a network's check.
+    fn check_inputs(&self, network: &Network, page: &Page) -> PortalCheckInputs {
         let known = self.known_of(network);
-        Look {
-            place: Place {
+        PortalCheckInputs {
+            access: NetworkAccess {
                 number: 0,
                 device: network.name.clone(),
                 index: network.index,
@@ -117,7 +118,7 @@ impl Client {
         }
     }
 
-    /// Looks at networks without a path that works.
+    /// Checks networks without a working path.
     pub(super) fn see_to_portals(&mut self) {
         let now = self.now();
         let Some(page) = self.config.direct.portal_check.0.clone() else {
@@ -132,15 +133,15 @@ impl Client {
         self.portals.watch.retain(is_among);
         let mut is_looking = false;
         for network in &stuck {
-            let look = self.look(network, &page);
+            let look = self.check_inputs(network, &page);
             let Portals {
                 watch, news, stuck, ..
             } = &mut self.portals;
             let since = *stuck.entry(network.name.clone()).or_insert(now);
             let is_due = since + GRACE <= now;
             is_looking |= is_due;
-            watch.follow(&network.name, is_due.then(|| way(network)), now);
-            watch.look(&network.name, is_due.then_some(look), || news.clone(), now);
+            watch.follow(&network.name, is_due.then(|| identity_of(network)), now);
+            watch.check_if_due(&network.name, is_due.then_some(look), || news.clone(), now);
         }
         if !is_looking {
             self.portals.rest();
@@ -161,9 +162,9 @@ impl Client {
         let now = self.now();
         match news {
             News::Servers(servers) => self.portals.servers = servers,
-            News::Looked(looked) => {
+            News::PortalCheckResult(looked) => {
                 let name = looked.key.clone();
-                self.portals.watch.on_looked(&name, looked, now);
+                self.portals.watch.on_checked(&name, looked, now);
             }
         }
     }
@@ -176,7 +177,7 @@ impl Client {
         due.map(|at| self.driver.at(at))
     }
 
-    /// What a user should do about portals.
+    /// Returns notices for the user about portals.
     pub(super) fn portal_notices(&self) -> impl Iterator<Item = String> {
         self.seen.iter().filter_map(|network| {
             let name = &network.name;
@@ -186,7 +187,9 @@ impl Client {
     }
 }
 
-/// A path is validated within a few round trips, and TLS on TCP is tried after a second.
+/// Time for a path before a check: it is validated within a few round trips, and TLS on TCP is
+/// tried after 1 s. Source: our choice; a shorter one requests pages over networks that only begin,
+/// a longer one delays the notification of a portal.
 const GRACE: Duration = Duration::from_secs(2);
-/// What is told and waits.
+/// Capacity of the queue of results. Source: our choice; more only takes memory.
 const NEWS: usize = 16;

@@ -1,4 +1,4 @@
-//! For what networks are used: as the configuration says, or as a user wants for a while.
+//! Preferences of networks: from the configuration, or by a user's temporary request.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use super::Client;
 use super::quotas::Quotas;
 
-/// Of each direction: towards the hub, and from it.
+/// Values for each direction: towards the hub, and from it.
 type Pair<T> = [T; 2];
 
-/// What a user wants, in place of the configuration.
+/// Requests of a user that override the configuration.
 #[derive(Debug, Default)]
 pub(super) struct Preferences {
     wanted: BTreeMap<String, Wanted>,
@@ -30,7 +30,8 @@ struct Wanted {
 }
 
 impl Preferences {
-    /// For what a network is used; a quota that is used up makes it a backup, whatever is wanted.
+    /// Returns the preference of a network; a used-up quota makes it a backup, regardless of the
+    /// request.
     fn of(&self, name: &str, config: &ClientConfig, quotas: &Quotas) -> Pair<Preference> {
         let own = config.network(name);
         let wanted = self.wanted.get(name).copied().unwrap_or_default();
@@ -47,11 +48,11 @@ impl Preferences {
 }
 
 impl Client {
-    /// Uses a network as a user wants, by the names of priorities; what is `None` stays.
-    /// `is_default`: as the configuration says, where nothing else is wanted.
+    /// Uses a network as a user requests, by the names of priorities; `None` leaves a value
+    /// unchanged. `is_default` returns to the configuration if nothing else is requested.
     ///
     /// # Errors
-    /// There is no such network, or no such priority.
+    /// If there is no such network or no such priority.
     pub(super) fn prefer(
         &mut self,
         network: &str,
@@ -67,7 +68,8 @@ impl Client {
         for (wanted, name) in wanted.priorities.iter_mut().zip(priorities) {
             if let Some(name) = name {
                 let known = name.parse::<When>();
-                let When(priority) = known.map_err(|()| anyhow!("{name}: not always, overflow or backup"))?;
+                let When(priority) =
+                    known.map_err(|()| anyhow!("{name}: expected always, overflow or backup"))?;
                 *wanted = Some(priority);
             }
         }
@@ -75,24 +77,25 @@ impl Client {
         self.preferences.wanted.insert(network.to_owned(), wanted);
         self.apply_preferences();
         let uses = self.uses_of(network);
-        tracing::info!(network, uses = %uses, "as a user wants");
+        tracing::info!(network, uses = %uses, "as requested by a user");
         Ok(json!({ "use": uses }))
     }
 
-    /// What status says of a network: `{"up": "always", "down": "backup", "bulk": true}`.
+    /// Returns the entry of a network in status: `{"up": "always", "down": "backup", "bulk":
+    /// true}`.
     pub(super) fn uses_of(&self, network: &str) -> Value {
         let [up, down] = self.preferences.of(network, &self.config, &self.quotas);
         json!({ "up": up.priority.name(), "down": down.priority.name(), "bulk": up.takes_bulk })
     }
 
-    /// Tells both ends of all open paths.
+    /// Sends the preferences of all open paths to both ends.
     pub(super) fn apply_preferences(&self) {
         for driver in self.drivers() {
             self.send_preferences(driver);
         }
     }
 
-    /// Tells both ends of all open paths of one session.
+    /// Sends the preferences of all open paths of one session to both ends.
     pub(super) fn send_preferences(&self, driver: &Driver) {
         let attached = driver.networks.attached.keys();
         for path in attached.filter_map(|id| driver.machine.path(*id)) {
@@ -100,7 +103,8 @@ impl Client {
         }
     }
 
-    /// Tells both ends for what a path is used; `is_again`: they may think otherwise so far.
+    /// Sends the preference of a path to both ends. With `is_again` it also sends a default one,
+    /// because the ends may have another.
     pub(super) fn send_preference(&self, driver: &Driver, path: u16, is_again: bool) {
         let mut attached = driver.networks.attached.iter();
         let of_path = attached.find(|(id, _)| driver.machine.path(**id) == Some(path));
@@ -118,7 +122,7 @@ impl Client {
             path: PathId(path),
             preference,
         });
-        driver.tell(Message::Prefer {
+        driver.send(Message::Prefer {
             path,
             preference: from_hub,
         });

@@ -1,5 +1,5 @@
-//! Which networks the tunnel may use: one whose quota is used up, or that a user has paused, leaves
-//! it, and what it carried goes over the others; or it stays and becomes a backup.
+//! Networks that the tunnel may use. A network with an exhausted quota, or that a user has paused,
+//! is removed and its traffic moves to the others; or it remains as a backup.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::Client;
 
-/// What networks have carried, and which of them are shut or backups for it.
+/// Usage of networks, and those that are disabled or backups because of it.
 pub(super) struct Quotas {
     pub(super) usage: Rc<RefCell<Usage>>,
     shut: BTreeSet<String>,
@@ -39,12 +39,12 @@ impl Quotas {
         self.shut.contains(name)
     }
 
-    /// Whether its quota makes a network one that is used while no other works.
+    /// Returns whether a network is a backup because of its quota.
     pub(super) fn is_backup(&self, name: &str) -> bool {
         self.backups.contains(name)
     }
 
-    /// The quotas may be others, or names of devices.
+    /// Makes the next count immediate, because quotas or names of devices may have changed.
     pub(super) fn count_now(&mut self) {
         self.next = Instant::from_nanos(0);
     }
@@ -55,17 +55,21 @@ impl Quotas {
 }
 
 impl Client {
-    /// Whether the tunnel may use the network.
+    /// Returns whether the tunnel may use the network.
     pub(super) fn uses(&self, name: &str) -> bool {
         self.uses_but_for_checks(name) && !self.left_out.contains(name)
     }
 
-    /// The same, if its check does not fail.
+    /// Returns whether the tunnel may use the network, apart from its health check.
     pub(super) fn uses_but_for_checks(&self, name: &str) -> bool {
-        self.config.uses(name) && !self.quotas.is_shut(name) && !self.paused.contains(name)
+        self.config.uses(name)
+            && !self.quotas.is_shut(name)
+            && !self.paused.contains(name)
+            && !self.abroad.contains(name)
+            && !self.translators.contains(name)
     }
 
-    /// Counts, when it is time, and lets networks leave or come back.
+    /// Counts the usage if it is due, and removes networks or adds them again.
     pub(super) fn keep_quotas(&mut self) {
         let now = self.now();
         if now < self.quotas.next {
@@ -78,7 +82,7 @@ impl Client {
                 let mut usage = self.quotas.usage.borrow_mut();
                 usage.handle_devices(&devices, |name| self.config.uses(name), now);
             }
-            Err(error) => tracing::debug!(%error, "cannot read what networks carry"),
+            Err(error) => tracing::debug!(%error, "cannot read the traffic of the networks"),
         }
         let names: Vec<_> = self.seen.iter().map(|network| network.name.clone()).collect();
         let changed = self
@@ -88,18 +92,20 @@ impl Client {
             .poll_levels(names.iter().map(String::as_str), &self.config);
         for (name, level) in changed {
             match level {
-                Level::Free => tracing::info!(network = name, "its quota is free again"),
-                Level::Low => tracing::warn!(network = name, "four fifths of its quota are used"),
+                Level::Free => tracing::info!(network = name, "its quota is available again"),
+                Level::Low => tracing::warn!(network = name, "80 % of its quota are used"),
                 Level::Spent => tracing::warn!(network = name, "its quota is used up"),
             }
         }
         self.shut_spent();
     }
 
-    /// Gives settings of devices to the names that these have now.
+    /// Applies settings of devices to their present names.
     pub(super) async fn follow_devices(&mut self) {
-        let has_other_names = self.quotas.usage.borrow_mut().poll_other_names();
-        if has_other_names && self.config.follows_devices() {
+        if self.quotas.usage.borrow_mut().poll_other_names() {
+            self.devices.read_again();
+        }
+        if self.devices.poll_changed(&self.config).await {
             self.reload_and_log().await;
         }
     }
@@ -121,10 +127,10 @@ impl Client {
         self.change_use(|client| client.quotas.shut = shut);
     }
 
-    /// Leaves a network out, or takes it in again; answers with the networks that are left.
+    /// Pauses a network, or resumes it. Returns the remaining networks.
     ///
     /// # Errors
-    /// The network is not there, or not paused.
+    /// If the network is not present, or not paused.
     pub(super) fn pause(&mut self, name: String, is_on: bool) -> anyhow::Result<Value> {
         let is_there = self.seen.iter().any(|network| network.name == name) && self.config.uses(&name);
         if is_on && !is_there {
@@ -135,7 +141,7 @@ impl Client {
         if !is_on && !self.paused.contains(&name) {
             bail!("{name} is not paused");
         }
-        tracing::info!(network = name, is_paused = is_on, "as a user wants");
+        tracing::info!(network = name, is_paused = is_on, "as requested by a user");
         self.change_use(|client| {
             if is_on {
                 client.paused.insert(name);
@@ -147,13 +153,13 @@ impl Client {
         Ok(json!({ "left": left }))
     }
 
-    /// The networks that the tunnel may use now.
+    /// Returns the networks that the tunnel may use now.
     pub(super) fn used(&self) -> Vec<Network> {
         let all = self.seen.iter();
         all.filter(|network| self.uses(&network.name)).cloned().collect()
     }
 
-    /// Changes what may be used; networks leave or come back.
+    /// Changes the permitted networks; networks leave or return accordingly.
     pub(super) fn change_use(&mut self, change: impl FnOnce(&mut Self)) {
         let before = self.used();
         change(self);
@@ -164,16 +170,16 @@ impl Client {
         }
     }
 
-    /// What a user should know, in one line.
+    /// Returns a notice for the user, in one line.
     pub(super) fn notices(&self) -> Option<String> {
         let spent = self
             .quotas
             .shut
             .iter()
-            .map(|name| format!("{name}: its quota is used up, and the tunnel does not use it"));
+            .map(|name| format!("{name}: its quota is used up, so the tunnel does not use it"));
         let backups = self.quotas.backups.iter();
         let backups = backups.map(|name| {
-            format!("{name}: its quota is used up, and it is used only while no other network works")
+            format!("{name}: its quota is used up, so it is used only while no other network works")
         });
         let unserved = self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices());
         let radio = self.radio.iter().flat_map(|radio| radio.notices());
@@ -184,6 +190,8 @@ impl Client {
             .chain(paused)
             .chain(unserved)
             .chain(self.quotas.usage.borrow().notices(&self.config))
+            .chain(self.config.device_notices().iter().cloned())
+            .chain(self.roaming_notices())
             .chain(radio)
             .chain(self.tunnel.notices())
             .chain(self.tunnel.nameless(&self.config))
@@ -198,7 +206,7 @@ impl Client {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// What a network has carried.
+    /// Returns the usage of a network.
     pub(super) fn usage(&self, name: &str) -> Value {
         self.quotas
             .usage
@@ -207,15 +215,17 @@ impl Client {
     }
 }
 
-/// What somebody hears who names a network that is not there; `names`: those that are.
+/// Returns the error about an unknown network; `names`: the known ones.
 pub(super) fn no_such_network(name: &str, names: &[&str]) -> anyhow::Error {
     anyhow!(
-        "{name}: there is no such network now; there are: {}",
+        "{name}: there is no such network now; available: {}",
         names.join(", ")
     )
 }
 
-/// As without a hub: what passes in between is more than the quota.
+/// Update interval: traffic within an interval may exceed the quota. Source: that of direct mode
+/// (`SAMPLE_EVERY` of `products/direct/src/lib.rs`).
 const EVERY: Duration = Duration::from_secs(1);
-/// Nothing follows from it, and an idle machine sleeps.
+/// Update interval without a quota, on which nothing depends, so that an idle machine sleeps.
+/// Source: our choice; only the display of used bytes is older by this.
 const EVERY_WITHOUT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! A changed configuration, applied to a client that runs: on SIGHUP and on `hawser reload`,
+//! Application of a changed configuration to a running client, on SIGHUP and on `hawser reload`,
 //! without dropping flows.
 
 use anyhow::bail;
@@ -23,9 +23,19 @@ impl Client {
         Next::Continue
     }
 
-    /// Applies the configuration file here and in direct mode beside.
+    /// Applies the configuration file here and in concurrent direct mode.
     pub(super) async fn reload_and_answer(&mut self, answer: oneshot::Sender<anyhow::Result<Value>>) {
         let result = self.reload().await;
+        self.answer_reload(result, answer);
+    }
+
+    /// Answers with the settings that need a restart, here and in concurrent direct mode, which
+    /// also reads the configuration.
+    pub(super) fn answer_reload(
+        &self,
+        result: anyhow::Result<Vec<&'static str>>,
+        answer: oneshot::Sender<anyhow::Result<Value>>,
+    ) {
         if result.is_err() {
             let _ = answer.send(result.map(|_| Value::Null));
             return;
@@ -39,9 +49,10 @@ impl Client {
         let _ = answer.send(result.map(|needs_restart| json!({ "needs_restart": needs_restart })));
     }
 
-    /// Applies the configuration file without dropping flows; returns what waits for a restart.
-    async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
-        let fresh = self.options.load_config()?;
+    /// Applies the configuration file without dropping flows. Returns the settings that need a
+    /// restart.
+    pub(super) async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
+        let fresh = self.options.load_config(&mut self.devices).await?;
         if let Some(problem) = fresh.unfit_for_hub() {
             bail!("client.toml: {problem}");
         }
@@ -56,33 +67,33 @@ impl Client {
             ("otlp", old.otlp != self.config.otlp),
             ("history", old.history != self.config.history),
             ("rekey_after", old.rekey_after != self.config.rekey_after),
-            // Whether the machine forwards at all is set back at the end.
+            // Forwarding of the machine is restored at the end only.
             (
-                "forward = false",
+                "forward = false (until then net.ipv4.ip_forward stays as it is; nothing is forwarded into the tunnel)",
                 old.forward.is_on() && !self.config.forward.is_on(),
             ),
-            // Direct mode that is there can do without such rules.
+            // Running direct mode may continue without such rules.
             (
                 "via = \"direct\"",
-                self.config.is_mixed() && self.tunnel.beside().is_none(),
+                self.config.is_mixed() && self.tunnel.direct_mode().is_none(),
             ),
             (
                 "without_hub",
-                self.config.may_bypass_hub() && self.tunnel.beside().is_none(),
+                self.config.may_bypass_hub() && self.tunnel.direct_mode().is_none(),
             ),
             (
                 "hub = \"faster\"",
-                self.config.hub == HubUse::Faster && self.tunnel.beside().is_none(),
+                self.config.hub == HubUse::Faster && self.tunnel.direct_mode().is_none(),
             ),
         ];
         let restart = differing(&fixed);
         self.config.interface = old.interface.clone();
         self.options.log.set(self.config.log.as_ref())?;
-        // One that is to be closed may have been taken away with all of nftables.
+        // The closed switch may have been deleted together with all of nftables.
         if old.kill_switch || self.config.kill_switch {
             self.tunnel.kill_switch(&self.config).await?;
         }
-        // What lets streams in stays as long as there may be some.
+        // The rules for streams remain as long as streams may exist.
         inbound::change(self.tunnel.system(), (&old, &self.config), self.splits)?;
         self.tunnel.stay_near(&self.config).await?;
         for change in changes(&before, &self.used()) {
@@ -110,9 +121,12 @@ impl Client {
         }
         self.apply_caps();
         self.apply_preferences();
-        if let Some(session) = self.driver.machine.session().map(SessionId) {
-            let rules = self.config.layer_rules();
-            self.driver.order(Change::SetLayerRules { session, rules });
+        for driver in self.drivers() {
+            if let Some(session) = driver.machine.session().map(SessionId) {
+                self.order_controller(driver, session);
+                let rules = self.config.layer_rules();
+                driver.order(Change::SetLayerRules { session, rules });
+            }
         }
         if old.forms() != self.config.forms() {
             self.driver.order(Change::SetForms(self.config.forms()));

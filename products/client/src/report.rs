@@ -1,10 +1,11 @@
-//! What the client says of itself.
+//! Status report of the client.
 
 use anyhow::anyhow;
-use hawser_control::client::networks::Way;
+use hawser_control::client::networks::Transport;
 use hawser_control::report::{Answer, add_snapshot, explain, with_snapshot};
 use hawser_dataplane::PathState;
 use hawser_host::control_socket::{Asked, Request};
+use hawser_host::sensors::Modem;
 use hawser_proto::scheduler;
 use hawser_units::{NetworkId, Rate};
 use hawser_wire::control::Limit;
@@ -14,7 +15,8 @@ use tokio::sync::oneshot;
 use super::{Client, Second};
 
 impl Client {
-    /// `up`: packets can flow. `connecting`: the hub is being looked for, or no path is open yet.
+    /// State of the client: `up` if packets can flow, `connecting` while it searches the hub or no
+    /// path is open yet.
     fn state(&self) -> &'static str {
         let carries = |state: &Option<PathState>| {
             matches!(
@@ -33,7 +35,8 @@ impl Client {
         }
     }
 
-    /// The way of a network that carries packets: UDP where it works, else TLS beside it.
+    /// Returns the network over which the packets of a network are sent: UDP if it works, otherwise
+    /// TLS on the same network.
     fn carrying(&self, plain: Option<NetworkId>) -> Option<NetworkId> {
         let attached = self.driver.networks.attached.get(&plain?)?;
         let twin = self.fallback.twin(plain?);
@@ -65,6 +68,8 @@ impl Client {
                     "addresses": addresses,
                     "used": attached.is_some(),
                     "hub": id.and_then(|id| self.driver.networks.hub(id)),
+                    "nat64": plain.and_then(|plain| self.driver.networks.attached.get(&plain)?.translation())
+                        .map(|prefix| prefix.to_string()),
                     "tls": plain.map(|plain| self.fallback.status(plain)),
                     "path": id.and_then(|id| self.driver.machine.path(id)),
                     "state": match portal {
@@ -78,6 +83,10 @@ impl Client {
                     "paused": self.paused.contains(&network.name),
                     "cap_bps": self.caps_of(&network.name),
                     "use": self.uses_of(&network.name),
+                    "device": self.devices.status(&network.name, &self.config),
+                    "modem": self.devices.modem(&network.name).map(Modem::status),
+                    "translator": self.translators.contains(&network.name),
+                    "abroad": self.abroad.contains(&network.name),
                     "over_quota": self.quotas.is_shut(&network.name),
                     "usage": self.usage(&network.name),
                     "wifi": self.radio.as_ref().and_then(|radio| radio.of(&network.name)),
@@ -97,6 +106,7 @@ impl Client {
             "name": self.hubs.current().name,
             "hub": self.hubs.current().endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "subnets": self.subnet_status(),
+            "lans": self.lan_status(),
             "hubs": self.hubs.status(self.second.as_ref(), &self.config),
             "interface": self.tunnel.interface(),
             "socket_option": self.intents.is_some(),
@@ -126,17 +136,18 @@ impl Client {
         });
         let session = self.driver.machine.session();
         with_snapshot(&self.driver.orders, answer, move |mut snapshot| {
-            // Networks and their paths are those of the hub in use.
+            // The networks and their paths belong to the hub in use.
             snapshot.sessions.retain(|own| Some(own.session) == session);
             add_snapshot(&mut status, snapshot);
             status
         });
     }
 
-    /// Neighbours' ways out: networks like any other.
+    /// Returns the uplinks of neighbours: networks like any other.
     fn of_neighbours(&self) -> impl Iterator<Item = Value> {
         let attached = self.driver.networks.attached.iter();
-        let of_members = attached.filter(|(_, attached)| matches!(attached.way, Way::Member { .. }));
+        let of_members =
+            attached.filter(|(_, attached)| matches!(attached.transport, Transport::Member { .. }));
         of_members.map(|(id, attached)| {
             json!({
                 "name": attached.network.name,
@@ -154,9 +165,9 @@ impl Client {
 
     pub(super) fn explain(&self, flow: String, answer: Answer) {
         let question = Request::Explain { flow: flow.clone() };
-        let answer = self.with_direct(question, answer, both_ways);
-        let second = self.second.as_ref().map(Second::shown);
-        let hub = self.second.as_ref().map(|second| self.hubs.place(second.key));
+        let answer = self.with_direct(question, answer, merge_reports);
+        let second = self.second.as_ref().map(Second::report_state);
+        let hub = self.second.as_ref().map(|second| self.hubs.label(second.key));
         with_snapshot(&self.driver.orders, answer, move |snapshot| {
             let mut said = explain(&snapshot, &flow);
             if let (Some(second), Some(flows)) = (second, said["flows"].as_array_mut()) {
@@ -172,15 +183,15 @@ impl Client {
         });
     }
 
-    /// Passes on what is asked of rules.
+    /// Passes requests about rules to direct mode.
     pub(super) fn ask_direct(&self, asked: Asked) {
-        let Some(beside) = self.tunnel.beside() else {
+        let Some(direct_mode) = self.tunnel.direct_mode() else {
             let _ = asked.answer.send(Err(anyhow!(
-                "rules need one in client.toml that says via = \"direct\" from the start on: write it, then hawser down and hawser up"
+                "client.toml contained no rule with via = \"direct\" or \"faster\" at the start: add one, then run `hawser down` and `hawser up`"
             )));
             return;
         };
-        let comes = beside.ask(asked.request);
+        let comes = direct_mode.ask(asked.request);
         hawser_linux::tasks::spawn(async move {
             let said = comes.await;
             let _ = asked
@@ -189,18 +200,18 @@ impl Client {
         });
     }
 
-    /// Where the client's own answer goes, when direct mode beside it has something to say too;
-    /// `join` makes one of the two.
+    /// Returns the receiver of the client's own answer, to which concurrent direct mode adds an
+    /// answer; `join` combines both.
     pub(super) fn with_direct(
         &self,
         question: Request,
         answer: Answer,
         join: impl FnOnce(Value, Value) -> Value + Send + 'static,
     ) -> Answer {
-        let Some(beside) = self.tunnel.beside() else {
+        let Some(direct_mode) = self.tunnel.direct_mode() else {
             return answer;
         };
-        let direct = beside.ask(question);
+        let direct = direct_mode.ask(question);
         let (own, comes) = oneshot::channel();
         hawser_linux::tasks::spawn(async move {
             let both = async {
@@ -213,17 +224,17 @@ impl Client {
     }
 }
 
-/// Direct mode beside has ended.
+/// Message after the end of direct mode.
 const NO_DIRECT: &str = "direct mode does not answer: see the log";
 
-/// The tunnel's flows with the reason why they are there, then those that go past it.
-fn both_ways(mut own: Value, mut direct: Value) -> Value {
+/// Merges the tunnel's flows, with their reasons, and then the flows outside the tunnel.
+fn merge_reports(mut own: Value, mut direct: Value) -> Value {
     let (Value::Array(mut others), Some(flows)) = (direct["flows"].take(), own["flows"].as_array_mut())
     else {
         return own;
     };
     for flow in &mut *flows {
-        // Direct mode says the name behind the address too.
+        // Direct mode also reports the name of an address.
         let is_same = |other: &Value| match (other["flow"].as_str(), flow["flow"].as_str()) {
             (Some(other), Some(own)) => other.split(" (").next() == Some(own),
             _ => false,
@@ -240,7 +251,7 @@ fn both_ways(mut own: Value, mut direct: Value) -> Value {
     own
 }
 
-/// What the hub holds this machine to; null where that is nothing.
+/// Returns the limit that the hub enforces; null without one.
 fn limit_status(limit: Limit) -> Value {
     if limit == Limit::Unlimited {
         return Value::Null;

@@ -1,5 +1,4 @@
-//! Which scheduler places the packets of each class: as the configuration says, or as a user wants
-//! for a while.
+//! Scheduler of each class: from the configuration, or by a user's temporary request.
 
 use anyhow::{Context, anyhow};
 use hawser_config::SchedulerName;
@@ -13,39 +12,44 @@ use serde_json::{Value, json};
 use super::Client;
 
 impl Client {
-    /// The schedulers that somebody has chosen: `wanted` by a user, in place of the configuration.
+    /// Returns the chosen schedulers: those requested by a user override the configuration.
     pub(super) fn schedulers(&self) -> Vec<(Class, String)> {
         let mut all = self.config.schedulers.clone();
-        for (class, name) in self.wanted_schedulers.chosen() {
+        for (class, name) in self.wanted_schedulers.selected() {
             *all.of(class) = Some(SchedulerName(name));
         }
-        all.chosen()
+        all.selected()
     }
 
-    /// Has both ends place the packets of a class by this scheduler, or by what the configuration
-    /// says where none is named.
+    /// Sets the scheduler of a class at both ends; without a name, that of the configuration.
     ///
     /// # Errors
-    /// There is no such class, or no such scheduler.
+    /// If there is no such class or no such scheduler.
     pub(super) fn choose_scheduler(&mut self, class: &str, name: Option<String>) -> anyhow::Result<Value> {
         let known = Class::ALL.into_iter().find(|known| known.name() == class);
         let names = Class::ALL.map(Class::name).join(", ");
-        let class = known.with_context(|| format!("{class}: there is no such class; there are: {names}"))?;
+        let class =
+            known.with_context(|| format!("{class}: there is no such class; expected one of {names}"))?;
         let wanted = name.map(|name| {
-            let unknown = |()| anyhow!("{name}: no scheduler; there are: {}", scheduler::NAMES.join(", "));
+            let unknown = |()| {
+                anyhow!(
+                    "{name}: there is no such scheduler; expected one of {}",
+                    scheduler::NAMES.join(", ")
+                )
+            };
             name.parse().map_err(unknown)
         });
         *self.wanted_schedulers.of(class) = wanted.transpose()?;
         let chosen = self.schedulers();
         let own = chosen.into_iter().find(|(own, _)| *own == class);
         let own = own.unwrap_or_else(|| (class, scheduler::default_of(class).to_owned()));
-        tracing::info!(class = class.name(), scheduler = own.1, "as a user wants");
+        tracing::info!(class = class.name(), scheduler = own.1, "as requested by a user");
         let said = json!({ "class": class.name(), "scheduler": own.1 });
         self.order_schedulers(&[own]);
         Ok(said)
     }
 
-    /// Has this end of a session place packets as is wanted.
+    /// Sets the schedulers, the congestion controller and the rules of this end of a session.
     pub(super) fn order_placing(&self, driver: &Driver, session: SessionId) {
         for (class, scheduler) in self.schedulers() {
             driver.order(Change::SetScheduler {
@@ -54,20 +58,27 @@ impl Client {
                 scheduler,
             });
         }
+        self.order_controller(driver, session);
         let rules = self.config.layer_rules();
         driver.order(Change::SetLayerRules { session, rules });
         self.order_deadlines(driver, session);
         self.order_declared(driver, session);
     }
 
-    /// Tells the hub by what it places packets.
+    /// Sets the congestion controller of this end of a session.
+    pub(super) fn order_controller(&self, driver: &Driver, session: SessionId) {
+        let controller = self.config.controller.0;
+        driver.order(Change::SetController { session, controller });
+    }
+
+    /// Sends the schedulers to the hub.
     pub(super) fn send_schedulers(&self, driver: &Driver) {
         for (class, scheduler) in self.schedulers() {
-            driver.tell(Message::SetScheduler { class, scheduler });
+            driver.send(Message::SetScheduler { class, scheduler });
         }
     }
 
-    /// Tells both ends.
+    /// Sends the schedulers to both ends.
     pub(super) fn order_schedulers(&self, schedulers: &[(Class, String)]) {
         for driver in self.drivers() {
             let Some(session) = driver.machine.session().map(SessionId) else {
@@ -79,7 +90,7 @@ impl Client {
                     class,
                     scheduler: scheduler.clone(),
                 });
-                driver.tell(Message::SetScheduler { class, scheduler });
+                driver.send(Message::SetScheduler { class, scheduler });
             }
         }
     }

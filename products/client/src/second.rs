@@ -1,24 +1,24 @@
-//! The second session: with the hub before, for the connections that began there, which surface
-//! there and nowhere else; or with a hub that is chosen for some destinations (`chosen.rs`).
+//! Secondary session: with the previous hub, for connections that began there and leave only there;
+//! or with a hub that is chosen for some destinations (`selection.rs`).
 //!
 //! Hubs of a fleet give a client the same inner addresses, so both sessions share the interface.
-//! Which flow goes through which is the data plane's to know ([`Change::BeginWith`],
-//! [`Change::SetDestinations`]). This one is carried by UDP over the machine's own networks:
-//! neighbours' ways out and TLS on TCP belong to the hub in use.
+//! The data plane knows which flow uses which session ([`Change::BeginWith`],
+//! [`Change::SetDestinations`]). This session uses UDP over the machine's own networks: neighbours'
+//! uplinks and TLS on TCP belong to the hub in use.
 //!
-//! Its hub may lose the session, by a crash or with its machine; the client begins another one
-//! there, in which the connections go on. It ends when its hub ends it, when no path has worked for
-//! [`GIVEN_UP`], and, where that hub is not chosen, when nothing has gone on there for [`QUIET`]
-//! (at once where the hub will be taken down, or another is chosen). What is left then of
-//! connections goes to the hub in use, whose network refuses it, so that applications hear of it.
-//! Where that hub is chosen, another session with it begins.
+//! Its hub may lose the session by a crash or with its machine; the client then starts another
+//! session there, in which the connections continue. The session ends when its hub ends it, when no
+//! path has worked for [`GIVEN_UP`], and, unless the hub is chosen for destinations, when no flow
+//! has been open for [`QUIET`] (immediately if the hub is being drained or another one is chosen).
+//! Packets of remaining connections are then sent to the hub in use, whose network rejects them, so
+//! that applications get an error. If the hub is chosen, another session with it begins.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use hawser_config::HubUse;
 use hawser_config::identity::KeyHash;
-use hawser_control::client::driver::{Driver, Happened, Told, Want, fresh_index};
+use hawser_control::client::driver::{Driver, Happened, Notice, Want, fresh_index};
 use hawser_control::client::{ConnectError, Established};
 use hawser_dataplane::{Change, Command, Destinations, Event, SessionId};
 use hawser_linux::netlink;
@@ -29,42 +29,42 @@ use hawser_wire::inner::protocol;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::seeking::LONG_PAUSE;
+use super::search::LONG_PAUSE;
 use super::{Client, session_config};
 
-/// The second session, and its hub.
+/// Secondary session, and its hub.
 pub(super) struct Second {
     /// The hub.
     pub(super) key: KeyHash,
     driver: Driver,
-    /// It has been let in there.
+    /// Set once the hub has accepted the client.
     has_begun: bool,
-    /// It is chosen: flows to these begin there.
+    /// Destinations for which the hub is chosen: new flows to them use it.
     destinations: Option<Destinations>,
-    /// Another hub is chosen, and comes in its place.
+    /// Set if another hub is to replace this one.
     is_in_the_way: bool,
-    /// It will be taken down.
+    /// Set if the hub is about to shut down.
     is_leaving: bool,
-    /// No path to it works, since then.
+    /// Time since which no path to it works.
     silent_since: Option<Instant>,
-    /// Nothing goes on there, since then.
+    /// Time since which no flow is open in the secondary session.
     quiet_since: Option<Instant>,
-    /// How many flows go on there, as was seen last.
+    /// Number of open flows in the secondary session, as of the last sample.
     open_flows: Option<usize>,
     look_at: Instant,
     looks: mpsc::Sender<usize>,
     looked: mpsc::Receiver<usize>,
 }
 
-/// What there is to tell of its flows.
-pub(super) struct Shown {
-    /// Its session.
+/// Published state of its flows.
+pub(super) struct SecondSessionState {
+    /// Id of the session.
     pub(super) session: Option<u64>,
     destinations: Destinations,
 }
 
-impl Shown {
-    /// Why a flow goes there, which is told in words that end with its destination.
+impl SecondSessionState {
+    /// Returns the reason why a flow uses it, as a text that ends with its destination.
     pub(super) fn why(&self, flow: &str) -> String {
         let to = flow.rsplit(' ').next().unwrap_or_default();
         let protocol = match flow.split(' ').next() {
@@ -79,8 +79,8 @@ impl Shown {
         let mut rules = self.destinations.rules.iter();
         match rules.find(|(flows, _)| flows.is_for(protocol, to)) {
             Some((flows, true)) => match flows.to.iter().find(|net| net.contains(to.ip())) {
-                Some(net) => format!("a rule says so (to {net})"),
-                None => format!("a rule says so (port {})", to.port()),
+                Some(net) => format!("a rule selects this hub (to {net})"),
+                None => format!("a rule selects this hub (port {})", to.port()),
             },
             None if self.destinations.hosts.contains(&to.ip()) => SOONER.to_owned(),
             Some((_, false)) | None => BEGAN_THERE.to_owned(),
@@ -88,23 +88,23 @@ impl Shown {
     }
 }
 
-/// What has happened with its hub.
+/// Event of its hub.
 pub(super) enum News {
-    /// At its control connection, or an attempt at one.
+    /// Event of its control connection, or of an attempt at one.
     Happened(Box<Happened>),
-    /// So many flows go on there.
-    Looked(usize),
+    /// Number of open flows in the secondary session.
+    PortalCheckResult(usize),
 }
 
-/// The next news; waits for ever where there is no second session. May be dropped while it waits.
+/// Waits for the next event; forever without a secondary session. Cancel safe.
 pub(super) async fn next(second: &mut Option<Second>) -> News {
     let Some(second) = second else {
         return std::future::pending().await;
     };
     tokio::select! {
         happened = second.driver.next() => News::Happened(Box::new(happened)),
-        // It holds a sender.
-        Some(open) = second.looked.recv() => News::Looked(open),
+        // The session holds a sender, so the channel never closes.
+        Some(open) = second.looked.recv() => News::PortalCheckResult(open),
     }
 }
 
@@ -127,19 +127,19 @@ impl Second {
         }
     }
 
-    /// When [`Client::see_to_second`] has something to do, if nothing else happens.
+    /// Returns when [`Client::see_to_second`] has an effect, if no other event occurs.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let given_up = self.silent_since.map(|since| since + GIVEN_UP);
-        let quiet = self.quiet_since.filter(|_| !self.is_chosen());
-        let quiet = quiet.map(|since| since + self.patience());
+        let quiet = self.quiet_since.filter(|_| !self.is_selected());
+        let quiet = quiet.map(|since| since + self.max_quiet_time());
         [self.driver.poll_timeout(), Some(self.look_at), given_up, quiet]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// How long nothing may go on there.
-    fn patience(&self) -> Duration {
+    /// Returns the maximum time without open flows.
+    fn max_quiet_time(&self) -> Duration {
         if self.is_leaving || self.is_in_the_way {
             Duration::ZERO
         } else {
@@ -147,30 +147,31 @@ impl Second {
         }
     }
 
-    /// Whether flows begin there.
-    fn is_chosen(&self) -> bool {
+    /// Returns whether new flows use this hub.
+    fn is_selected(&self) -> bool {
         self.destinations.is_some()
     }
 
-    /// Whether they arrive there.
+    /// Returns whether new flows can use this hub now.
     pub(super) fn is_open(&self) -> bool {
-        self.is_chosen() && self.has_begun && self.standing().is_well
+        self.is_selected() && self.has_begun && self.standing().is_well
     }
 
-    /// For status: of how many destinations it is known that they are reached sooner there.
+    /// Returns the number of destinations with a shorter delay through this hub, for status.
     pub(super) fn reached_sooner(&self) -> Option<usize> {
         self.destinations.as_ref().map(|chosen| chosen.hosts.len())
     }
 
-    /// It is chosen for these destinations; `None`: `another` hub is chosen, or none at all.
+    /// Sets the destinations for which the hub is chosen; `None` if `another` hub is chosen, or
+    /// none at all.
     pub(super) fn set_destinations(&mut self, destinations: Option<Destinations>, another: bool) {
         let wanted = destinations.filter(|_| !self.is_leaving);
         let is_same = wanted == self.destinations;
         if is_same && another == self.is_in_the_way {
             return;
         }
-        if wanted.is_some() != self.is_chosen() || another != self.is_in_the_way {
-            // Something may have begun since the last look.
+        if wanted.is_some() != self.is_selected() || another != self.is_in_the_way {
+            // Flows may have begun since the last sample.
             (self.quiet_since, self.look_at) = (None, Instant::now());
         }
         self.is_in_the_way = another;
@@ -190,39 +191,44 @@ impl Second {
         }
     }
 
-    /// What it says of its flows.
-    pub(super) fn shown(&self) -> Shown {
-        Shown {
+    /// Returns the published state of its flows.
+    pub(super) fn report_state(&self) -> SecondSessionState {
+        SecondSessionState {
             session: self.driver.machine.session(),
             destinations: self.destinations.clone().unwrap_or_default(),
         }
     }
 
-    /// Whether it is of no more use, and why.
+    /// Returns the reason if the session is no longer needed.
     fn is_over(&self, now: Instant) -> Option<&'static str> {
         let is_past = |since: Option<Instant>, time| since.is_some_and(|since| since + time <= now);
         if is_past(self.silent_since, GIVEN_UP) {
-            Some("it is silent")
-        } else if !self.is_chosen() && is_past(self.quiet_since, self.patience()) {
-            Some("no connection goes on there")
+            Some("it does not answer")
+        } else if !self.is_selected() && is_past(self.quiet_since, self.max_quiet_time()) {
+            Some("no connection is left there")
         } else {
             None
         }
     }
 
-    /// How many flows go on there.
+    /// Returns the number of open flows in the secondary session.
     pub(super) fn open_flows(&self) -> Option<usize> {
         self.open_flows
     }
 
-    /// Its session, for whoever changes what holds for all paths.
+    /// Returns the driver of its session, for changes that apply to all paths.
     pub(super) fn driver(&self) -> &Driver {
         &self.driver
     }
 
-    /// Asks the data plane what goes on there.
-    fn look(&mut self, now: Instant) {
-        self.look_at = now + if self.is_leaving { LOOK_LEAVING } else { LOOK };
+    /// Requests the flows of the secondary session from the data plane.
+    fn request_open_flows(&mut self, now: Instant) {
+        self.look_at = now
+            + if self.is_leaving {
+                POLL_INTERVAL_LEAVING
+            } else {
+                POLL_INTERVAL
+            };
         let (session, looks) = (self.driver.machine.session(), self.looks.clone());
         (self.driver.orders)(Command::Snapshot(Box::new(move |snapshot| {
             let own = snapshot.sessions.iter().find(|own| Some(own.session) == session);
@@ -230,12 +236,17 @@ impl Second {
         })));
     }
 
-    /// Says goodbye.
+    /// Returns the driver of the session.
+    pub(super) fn driver_mut(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    /// Sends a goodbye.
     pub(super) async fn end(&mut self) {
         self.driver.end().await;
     }
 
-    /// How it stands.
+    /// Returns the state of the previous hub.
     pub(super) fn standing(&self) -> Before<KeyHash> {
         Before {
             hub: self.key,
@@ -246,13 +257,13 @@ impl Second {
 }
 
 impl Client {
-    /// The hub in use becomes the hub before, and `key` the one in use, to which all networks lead
-    /// then.
+    /// Makes the hub in use the previous hub, and `key` the one in use, to which all networks then
+    /// connect.
     pub(super) fn set_aside(&mut self, key: KeyHash) {
-        self.end_second("another comes in its place");
-        self.leave_other_ways();
+        self.end_second("another hub replaces it");
+        self.leave_relayed_paths();
         self.driver.reach.stop();
-        let fresh = self.driver.beside(session_config(&self.config));
+        let fresh = self.driver.for_another_session(session_config(&self.config));
         let before = std::mem::replace(&mut self.driver, fresh);
         let left = self.hubs.go_over(key);
         self.second = Some(Second::new(left, before));
@@ -265,12 +276,12 @@ impl Client {
         }
     }
 
-    /// The hub before becomes the one in use again: it has a session already.
+    /// Makes the previous hub, which still has a session, the one in use again.
     pub(super) fn return_to_second(&mut self) {
         let Some(mut second) = self.second.take() else {
             return;
         };
-        self.leave_other_ways();
+        self.leave_relayed_paths();
         self.driver.reach.stop();
         std::mem::swap(&mut self.driver, &mut second.driver);
         let left = self.hubs.go_over(second.key);
@@ -281,7 +292,7 @@ impl Client {
         self.begin_flows_here();
     }
 
-    /// The hub before was being sought, and still is: another machine may take its place.
+    /// Continues the search for the lost previous hub, which another machine may replace.
     fn seek_lost_second(&mut self) {
         let second = self.second.as_ref();
         if second.is_some_and(|second| second.driver.line.is_none()) {
@@ -289,11 +300,11 @@ impl Client {
         }
     }
 
-    /// Flows begin at the hub in use from now on.
+    /// Makes new flows use the hub in use.
     pub(super) fn begin_flows_here(&self) {
         if let Some(session) = self.driver.machine.session().map(SessionId) {
             self.driver.order(Change::BeginWith { session });
-            // With the change, the data plane has forgotten them.
+            // The change has removed them from the data plane.
             if let Some(second) = &self.second {
                 second.order_destinations();
             }
@@ -301,12 +312,15 @@ impl Client {
         if self.config.hub != HubUse::Stay
             && let Err(error) = self.hubs.begin_next_with_current(&self.options.dir)
         {
-            tracing::warn!(error = format!("{error:#}"), "the next start is with another hub");
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "the next start will use another hub"
+            );
         }
     }
 
-    /// Leaves the ways to the hub in use that are not networks of this machine.
-    fn leave_other_ways(&mut self) {
+    /// Closes the paths to the hub in use that are not networks of this machine.
+    fn leave_relayed_paths(&mut self) {
         self.renew_fallback();
         self.pool.handle_hub_changed();
         let attached = self.driver.networks.attached.iter();
@@ -315,15 +329,18 @@ impl Client {
         others.into_iter().for_each(|id| self.remove_network(id));
     }
 
-    /// Ends the second session.
+    /// Ends the secondary session.
     pub(super) fn end_second(&mut self, why: &str) {
         let Some(mut second) = self.second.take() else {
             return;
         };
         self.second_at = Instant::now() + BEGIN_AGAIN;
-        tracing::info!(hub = self.hubs.place(second.key), why, "the second session ends");
-        second.driver.machine.handle_session_over();
-        while second.driver.poll(|_| None).is_some() {}
+        tracing::info!(
+            hub = self.hubs.label(second.key),
+            why,
+            "the session with the second hub ends"
+        );
+        second.driver.end_session();
         let networks: Vec<_> = second.driver.networks.attached.keys().copied().collect();
         for network in networks {
             second.driver.networks.detach(network);
@@ -331,7 +348,7 @@ impl Client {
         hawser_linux::tasks::spawn(async move { second.end().await });
     }
 
-    /// A network has come, gone or changed: the second session follows.
+    /// Applies a change of a network to the secondary session.
     pub(super) fn lead_second(&mut self, change: &netlink::Change) {
         let (name, network) = match change {
             netlink::Change::Added(network) | netlink::Change::Changed(network) => {
@@ -348,7 +365,7 @@ impl Client {
             match networks.refresh(id, network.clone()) {
                 Ok(None) if carries => return,
                 Ok(old) => old_socket = old,
-                Err(error) => tracing::debug!(network = name, %error, "no new sockets"),
+                Err(error) => tracing::debug!(network = name, %error, "cannot open new sockets"),
             }
         }
         let mut has_lost_line = false;
@@ -365,23 +382,24 @@ impl Client {
             second.driver.order(Change::RemoveSocket { id });
         }
         if let Some(network) = network
-            && let Some((_, addresses)) = self.hubs.way_to(second.key)
-            && let Ok(Some(id)) = second.driver.networks.attach(network.clone(), addresses)
+            && let Some((_, addresses)) = self.hubs.addresses_of(second.key)
+            && let (addresses, nat64) = self.nat64.to_other_hub(name, addresses)
+            && let Ok(Some(id)) = second.driver.networks.attach(network.clone(), &addresses, nat64)
         {
             second.driver.machine.handle_network_added(id, fresh_index());
         }
         if has_lost_line {
-            self.lose_second_line("its network is gone");
+            self.lose_second_line("its network was removed");
         } else if second.driver.line.is_none() {
             self.seek_second(None);
         }
         self.carry_out_second();
     }
 
-    /// Takes in what has happened with the hub of the second session.
+    /// Handles an event of the secondary session's hub.
     pub(super) fn on_second(&mut self, news: News) {
         match news {
-            News::Looked(open) => {
+            News::PortalCheckResult(open) => {
                 let Some(second) = &mut self.second else { return };
                 second.open_flows = Some(open);
                 if open > 0 {
@@ -420,8 +438,8 @@ impl Client {
 
     fn on_second_failed(&mut self, error: &ConnectError) {
         if matches!(error, ConnectError::Refused(refusal) if !refusal.is_temporary()) {
-            self.end_second("it does not let this client in");
-            self.second_at += BEGIN_AGAIN * (1 << self.second_refused.min(MOST_DOUBLINGS)) - BEGIN_AGAIN;
+            self.end_second("it rejects this client");
+            self.second_at += BEGIN_AGAIN * (1 << self.second_refused.min(MAX_DOUBLINGS)) - BEGIN_AGAIN;
             self.second_refused += 1;
             return;
         }
@@ -432,31 +450,31 @@ impl Client {
         }
     }
 
-    /// What the data plane says of the second session.
+    /// Handles an event of the data plane about the secondary session.
     pub(super) fn on_event_of_second(&mut self, event: &Event) {
         let Some(second) = &mut self.second else { return };
         match second.driver.handle_event(event) {
-            Some(Told::Alive(true)) => second.silent_since = None,
-            Some(Told::Alive(false)) => {
+            Some(Notice::Alive(true)) => second.silent_since = None,
+            Some(Notice::Alive(false)) => {
                 second.silent_since.get_or_insert_with(Instant::now);
             }
-            Some(Told::Rekey) if second.driver.may_rekey() => self.seek_second(None),
-            Some(Told::Path(..) | Told::Policed(_) | Told::Rekey) | None => {}
+            Some(Notice::Rekey) if second.driver.may_rekey() => self.seek_second(None),
+            Some(Notice::Path(..) | Notice::Policed(_) | Notice::Rekey) | None => {}
         }
     }
 
-    /// Does what is due for the second session. To be called after whatever has happened.
+    /// Executes the pending actions for the secondary session. Must be called after each event.
     pub(super) fn see_to_second(&mut self) {
-        self.see_to_chosen();
+        self.update_selection();
         let now = Instant::now();
         let Some(second) = &mut self.second else { return };
         if let Some(why) = second.is_over(now) {
             return self.end_second(why);
         }
         if second.look_at <= now {
-            second.look(now);
+            second.request_open_flows(now);
         }
-        // It may be the one to take over, and nobody else asks it.
+        // This hub may have to take over, and no other component contacts it.
         if self.hubs.choice.silent_since().is_some()
             && let Some(at) = &mut second.driver.retry_at
         {
@@ -475,12 +493,12 @@ impl Client {
         }
     }
 
-    /// Looks for the hub of the second session; `last`: the network to try last.
+    /// Searches the hub of the secondary session; `last` is the network to try last.
     pub(super) fn seek_second(&mut self, last: Option<NetworkId>) {
         let Some(second) = &self.second else { return };
         let hello = self.hello(second.driver.machine.session());
         let Some(call) = self.hubs.call(second.key, hello) else {
-            return self.end_second("it has been forgotten");
+            return self.end_second("it was removed with `hawser leave`");
         };
         let Some(second) = &mut self.second else { return };
         second.driver.retry_at = None;
@@ -488,7 +506,7 @@ impl Client {
         reach.start(networks, last, vec![call]);
     }
 
-    /// Carries out what its machine wants.
+    /// Executes the outputs of its machine.
     pub(super) fn carry_out_second(&mut self) {
         loop {
             let (caps, config) = (&self.caps, &self.config);
@@ -506,9 +524,9 @@ impl Client {
                 Want::Silent => self.lose_second_line("no answer from the second hub"),
                 Want::Rekey if second.driver.may_rekey() => self.seek_second(None),
                 Want::Leave => second.is_leaving = true,
-                // It has lost its session, by a crash or to the other machine of that hub: its
-                // network knows the connections, and the inner addresses are the same. Or this is
-                // the first.
+                // The hub has lost its session, by a crash or to its other machine, or this is the
+                // first session. Its network still knows the connections, and the inner addresses
+                // are the same.
                 Want::Begun(session) => {
                     let Some(second) = &mut self.second else { return };
                     if std::mem::replace(&mut second.has_begun, true) {
@@ -519,10 +537,11 @@ impl Client {
                     let Some(second) = &self.second else { return };
                     self.order_placing(&second.driver, session);
                 }
-                Want::Renew => self.end_second("its session is over"),
+                Want::Renew => self.end_second("its session has ended"),
                 Want::Closed(reason) => {
                     self.end_second(&reason.to_string());
-                    // As with the hub in use: coming back at once would only start a fight.
+                    // As with the hub in use, an immediate return would only displace the other
+                    // machine in turn.
                     if reason == CloseReason::Replaced {
                         self.second_at += LONG_PAUSE;
                     }
@@ -533,26 +552,32 @@ impl Client {
     }
 }
 
-const BEGAN_THERE: &str = "it began there";
-const SOONER: &str = "its destination is reached sooner there";
-/// Nothing has gone on for so long: longer than people leave a terminal, whose connection says
-/// nothing meanwhile.
+const BEGAN_THERE: &str = "it began while that hub was in use";
+const SOONER: &str = "it is faster for this destination";
+/// Time without an open flow after which the session ends: longer than users leave a terminal idle.
+/// Source: our choice (docs/manual/fleet.md); a longer one keeps a session at the hub for a client
+/// that has left.
 const QUIET: Duration = Duration::from_secs(15 * 60);
-/// No path has worked for so long: longer than most tunnels on the way, and less than people wait
-/// for an answer.
+/// Time without a working path after which the session ends: longer than the passage of most road
+/// tunnels, and shorter than users wait for an answer. Source: our choice (docs/manual/fleet.md); a
+/// longer one keeps connections that users have given up.
 const GIVEN_UP: Duration = Duration::from_secs(10);
-/// From the end of a session to the next one with a hub that is chosen: as long as between
-/// tries of a hub that is out of reach.
+/// Interval from the end of a session to the next one with a chosen hub. Source: the interval
+/// between attempts at an unreachable hub (`LAST_PAUSE` of `system/control/src/client/reach.rs`).
 const BEGIN_AGAIN: Duration = Duration::from_secs(5);
-/// That is doubled so often where the hub does not let this client in: it may not have heard yet
-/// that another one has, and should not be asked all the time if it never does.
-const MOST_DOUBLINGS: u32 = 4;
-/// Between tries of the hub while the one in use is silent: half of what others are asked after.
+/// Maximum number of doublings of that interval while the hub rejects this client. The hub may not
+/// yet know an enrolment at another hub, and should not be contacted frequently if it never does.
+/// Source: our choice, 80 s after doublings of 5 s.
+const MAX_DOUBLINGS: u32 = 4;
+/// Interval between attempts while the hub in use does not answer. Source: half of the interval at
+/// which other hubs are asked (`AGAIN` of `core/proto/src/session/hub_choice.rs`).
 const SOON: Duration = Duration::from_secs(1);
-/// From one look at what goes on there to the next.
-const LOOK: Duration = Duration::from_secs(10);
-/// The same where somebody waits for the hub to be empty.
-const LOOK_LEAVING: Duration = Duration::from_millis(500);
+/// Poll interval of its open flows. Source: our choice, a ninetieth of [`QUIET`]; each is a request
+/// to the threads of the data plane.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
+/// Poll interval while a hub is being drained. Source: our choice; the hub waits for the session's
+/// end, so a longer one delays its stop.
+const POLL_INTERVAL_LEAVING: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
@@ -594,7 +619,7 @@ mod tests {
         second.set_destinations(all(), false);
         second.quiet_since = Some(now);
         assert!(!ended(&second, 2 * QUIET));
-        // Another is chosen: it goes as soon as a look has shown that nothing goes on there.
+        // Another hub is chosen, so the session ends as soon as a sample shows no open flow.
         second.set_destinations(None, true);
         assert!(!ended(&second, QUIET));
         second.quiet_since = Some(now);
@@ -602,7 +627,7 @@ mod tests {
         second.set_destinations(all(), false);
         second.is_leaving = true;
         second.set_destinations(all(), false);
-        assert!(!second.is_chosen(), "nothing begins at a hub that goes");
+        assert!(!second.is_selected(), "nothing begins at a hub that goes");
         second.is_leaving = false;
         second.silent_since = Some(now);
         assert!(ended(&second, GIVEN_UP) && !ended(&second, GIVEN_UP / 2));
@@ -616,7 +641,7 @@ mod tests {
             ports: vec![(25, 25)],
             ..Match::default()
         };
-        let shown = Shown {
+        let shown = SecondSessionState {
             session: Some(1),
             destinations: Destinations {
                 rules: vec![
@@ -629,7 +654,7 @@ mod tests {
                     .into(),
             },
         };
-        let by_rule = "a rule says so (to 203.0.113.0/24)";
+        let by_rule = "a rule selects this hub (to 203.0.113.0/24)";
         for (flow, why) in [
             ("tcp 100.96.0.2:5 -> 203.0.113.2:80", by_rule),
             ("icmp 100.96.0.2 -> 203.0.113.2", by_rule),
@@ -638,9 +663,12 @@ mod tests {
             ("tcp 100.96.0.2:5 -> 198.51.100.3:80", SOONER),
             (
                 "udp [fd00::2]:5 -> [2001:db8::2]:53",
-                "a rule says so (to 2001:db8::/32)",
+                "a rule selects this hub (to 2001:db8::/32)",
             ),
-            ("tcp 100.96.0.2:5 -> 198.51.100.2:25", "a rule says so (port 25)"),
+            (
+                "tcp 100.96.0.2:5 -> 198.51.100.2:25",
+                "a rule selects this hub (port 25)",
+            ),
             ("udp 100.96.0.2:5 -> 198.51.100.2:25", BEGAN_THERE),
             ("", BEGAN_THERE),
         ] {

@@ -1,11 +1,11 @@
-//! The client's system: the inner interface with its addresses, and the rules that lead traffic
-//! into it. Where some flows go past the hub, direct mode sees to that.
+//! System state of the client: the inner interface with its addresses, and the rules that route
+//! traffic into it. If some flows bypass the hub, direct mode controls the rules.
 
 use std::net::IpAddr;
 
 use anyhow::Context;
 use hawser_config::{ClientConfig, DnsMode};
-use hawser_host::beside::{self, Beside};
+use hawser_host::product_interfaces::{self, DirectModeHandle};
 use hawser_linux::desired::NearPolicy;
 use hawser_linux::gateway::{Gateway, Lans, PortForward};
 use hawser_linux::netlink::Network;
@@ -16,22 +16,23 @@ use hawser_wire::control::Welcome;
 
 use super::kill_switch;
 
-/// What has been set up.
+/// Objects that have been set up.
 pub(super) struct Tunnel {
     system: System,
-    /// Keeps the interface until everything that leads into it is undone.
-    _tun: Tun,
+    /// Keeps the interface until all routes and rules that use it have been removed.
+    tun: Tun,
     interface: String,
-    /// The addresses and resolvers in force.
+    /// Current addresses and resolvers.
     inner: Option<Inner>,
-    /// Whether the hub has ended the session for good, and traffic is refused.
+    /// Set if the hub has ended the session permanently, and traffic is rejected.
     is_closed: bool,
     warned: Vec<String>,
-    /// Set once it has been logged that the hub names no resolver.
+    /// Set once a log entry has reported that the hub announces no resolver.
     has_warned_of_names: bool,
-    /// Sets up interface and routes in place of this, where some flows go past the hub.
-    beside: Option<Beside>,
-    /// The rules in force for machines behind this one.
+    /// Direct mode, which sets up interface and routes instead of this, if some flows bypass the
+    /// hub.
+    direct_mode: Option<DirectModeHandle>,
+    /// Current rules for machines behind this one.
     pub(super) gateway: Option<Gateway>,
 }
 
@@ -49,37 +50,42 @@ impl Inner {
 }
 
 impl Tunnel {
-    /// `tun`: a second handle to the interface that the data plane serves.
+    /// Creates the state; `tun` is a second handle to the interface of the data plane.
     pub(super) fn new(system: System, tun: Tun) -> Self {
         let interface = tun.name().to_owned();
         Self {
             system,
-            _tun: tun,
+            tun,
             interface,
             inner: None,
             is_closed: false,
             warned: Vec::new(),
             has_warned_of_names: false,
-            beside: None,
+            direct_mode: None,
             gateway: None,
         }
     }
 
     /// Shares the interface with direct mode.
-    pub(super) fn share(&mut self, beside: Beside) {
-        self.beside = Some(beside);
+    pub(super) fn share(&mut self, direct_mode: DirectModeHandle) {
+        self.direct_mode = Some(direct_mode);
     }
 
-    /// Direct mode, where it runs too.
-    pub(super) fn beside(&self) -> Option<&Beside> {
-        self.beside.as_ref()
+    /// Returns direct mode, if it runs too.
+    pub(super) fn direct_mode(&self) -> Option<&DirectModeHandle> {
+        self.direct_mode.as_ref()
+    }
+
+    /// Returns the interface, for a successor.
+    pub(super) fn tun(&self) -> &Tun {
+        &self.tun
     }
 
     pub(super) fn interface(&self) -> &str {
         &self.interface
     }
 
-    /// The inner addresses.
+    /// Returns the inner addresses.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         self.inner
             .iter()
@@ -87,8 +93,8 @@ impl Tunnel {
             .collect()
     }
 
-    /// Sets up what the hub assigned; nothing happens when it is in force already, so that
-    /// connections live on.
+    /// Sets up the hub's assignment. Without a change nothing happens, so that connections
+    /// continue.
     pub(super) async fn apply(&mut self, welcome: &Welcome, config: &ClientConfig) -> anyhow::Result<()> {
         let addresses = welcome.inner_addresses().collect();
         let mtu = config.mtu.0.min(welcome.hub_mtu.max(1280));
@@ -113,19 +119,20 @@ impl Tunnel {
         Ok(())
     }
 
-    /// The resolvers that the hub names; `None` before it has answered.
+    /// Returns the resolvers that the hub announces; `None` before it has answered.
     pub(super) fn named(&self) -> Option<&[IpAddr]> {
         self.inner.as_ref().map(|inner| inner.dns.as_slice())
     }
 
-    /// Returns a notice where the configuration wants the hub's resolvers and the hub names none.
+    /// Returns a notice if the configuration requires the hub's resolvers and the hub announces
+    /// none.
     pub(super) fn nameless(&self, config: &ClientConfig) -> Option<String> {
         is_nameless(config.dns, self.named()?).then(|| format!("{NAMELESS}: {NAMES}"))
     }
 
     async fn set_up(&mut self, inner: &Inner, config: &ClientConfig) -> anyhow::Result<()> {
-        if let Some(beside) = &self.beside {
-            beside.handle_tunnel(beside::Tunnel {
+        if let Some(direct_mode) = &self.direct_mode {
+            direct_mode.handle_tunnel(product_interfaces::Tunnel {
                 addresses: inner.addresses.iter().map(|(address, _)| *address).collect(),
                 networks: inner.networks(),
                 dns: inner.dns.clone(),
@@ -140,7 +147,7 @@ impl Tunnel {
         {
             tracing::warn!(
                 error = with_sources(&error),
-                "resolvers are as before: set them by hand, or dns = \"keep\""
+                "the resolvers are not changed: set them by hand, or write dns = \"keep\""
             );
         }
         Ok(())
@@ -169,7 +176,7 @@ impl Tunnel {
                 Err(error) if ipv6 => {
                     tracing::warn!(
                         error = with_sources(&error),
-                        "no IPv6 through the tunnel: this machine has it switched off"
+                        "no IPv6 through the tunnel: IPv6 is disabled on this machine"
                     );
                 }
                 other => other?,
@@ -178,26 +185,27 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Returns whether a hub has assigned addresses since the start, also where the tunnel is
-    /// closed now.
+    /// Returns whether a hub has assigned addresses since the start, even if the tunnel is closed
+    /// now.
     pub(super) fn is_set_up(&self) -> bool {
         self.inner.is_some() || self.is_closed
     }
 
-    /// Returns whether the hub has ended the session for good, and traffic is refused.
+    /// Returns whether the hub has permanently ended the session, so that traffic is rejected.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Refuses everything that is routed into the tunnel, until [`apply`](Self::apply) sets it up
+    /// Rejects all packets that are routed into the tunnel, until [`apply`](Self::apply) sets it up
     /// again. Returns whether it was open.
     pub(super) async fn close(&mut self) -> anyhow::Result<bool> {
         let Some(inner) = self.inner.take() else {
             return Ok(false);
         };
         self.is_closed = true;
-        // Direct mode keeps what is routed there in the interface, where it ends with the session.
-        if self.beside.is_none() {
+        // With direct mode, packets remain routed into the interface, where they are dropped with
+        // the session.
+        if self.direct_mode.is_none() {
             for (address, _) in &inner.addresses {
                 let closed = self.system.close_tunnel(&self.interface, address.is_ipv6()).await;
                 closed.context("cannot close the tunnel")?;
@@ -206,10 +214,10 @@ impl Tunnel {
         Ok(true)
     }
 
-    /// Returns a gateway in front of this tunnel; none before the hub has answered, and where
-    /// direct mode forwards and nothing comes in for machines behind this one.
+    /// Returns a gateway in front of this tunnel; `None` before the hub has answered, and if direct
+    /// mode forwards and nothing is accepted for machines behind this one.
     pub(super) fn gateway(&self, lans: Lans, ports: Vec<PortForward>, subnets: Vec<Net>) -> Option<Gateway> {
-        let is_wanted = self.beside.is_none() || !ports.is_empty() || !subnets.is_empty();
+        let is_wanted = self.direct_mode.is_none() || !ports.is_empty() || !subnets.is_empty();
         let inner = self.inner.as_ref().filter(|_| is_wanted)?;
         Some(Gateway {
             tunnel: self.interface.clone(),
@@ -221,19 +229,19 @@ impl Tunnel {
         })
     }
 
-    /// Switches the kill switch as the configuration says.
+    /// Opens or closes the kill switch according to the configuration.
     pub(super) async fn kill_switch(&mut self, config: &ClientConfig) -> anyhow::Result<()> {
         if config.kill_switch {
-            let switch = kill_switch::switch(config, self.beside.is_some());
+            let switch = kill_switch::switch(config, self.direct_mode.is_some());
             let closed = self.system.close_kill_switch(&switch).await;
-            closed.context("cannot switch the kill switch on")
+            closed.context("cannot enable the kill switch")
         } else {
             let lifted = self.system.lift_kill_switch().await;
-            lifted.context("cannot switch the kill switch off")
+            lifted.context("cannot disable the kill switch")
         }
     }
 
-    /// Lets those destinations stay outside the tunnel that the configuration permits.
+    /// Keeps the destinations outside the tunnel that the configuration permits.
     pub(super) async fn stay_near(&mut self, config: &ClientConfig) -> anyhow::Result<()> {
         let inner = self.inner.as_ref().map(Inner::networks);
         self.set_near_policy(config, inner.unwrap_or_default()).await
@@ -244,34 +252,35 @@ impl Tunnel {
             tunnel: self.interface.clone(),
             kill_switch: config.kill_switch,
             lans: config.forward.lans(),
-            forwards: self.beside.is_some(),
+            forwards: self.direct_mode.is_some(),
             local: config.local.iter().map(|net| net.0).collect(),
             inner,
         };
         let set = self.system.stay_near(policy).await;
-        set.context("cannot set what stays outside the tunnel")
+        set.context("cannot set the destinations outside the tunnel")
     }
 
-    /// What other programs and networks do to the machine's routes.
+    /// Returns notices about other programs' and networks' effects on the machine's routes.
     pub(super) fn notices(&self) -> Vec<String> {
         self.system.notices()
     }
 
-    /// Prepares the system for a network: answers may come in there, and a clash of addresses is
-    /// named once.
+    /// Prepares the system for a network: answers are accepted there, and a conflict of addresses
+    /// is reported once.
     pub(super) fn meet(&mut self, network: &Network) {
         if let Err(error) = self.system.prepare_uplink(&network.name) {
             tracing::warn!(
                 network = network.name,
                 error = with_sources(&error),
-                "answers may be filtered here"
+                "packets may be dropped by reverse path filtering"
             );
         }
         self.warn_of_overlap(network);
     }
 
-    /// Names a subnet within the inner addresses: the subnet wins, because a connected route does.
-    /// A subnet around them loses ([`NearPolicy::inner`]).
+    /// Warns of a network's subnet within the inner addresses: its connected route takes
+    /// precedence. A subnet that contains the inner addresses has no precedence
+    /// ([`NearPolicy::inner`]).
     pub(super) fn warn_of_overlap(&mut self, network: &Network) {
         let Some(inner) = &self.inner else { return };
         let clash = network
@@ -284,25 +293,25 @@ impl Tunnel {
         }
         self.warned.push(network.name.clone());
         tracing::warn!(network = network.name, subnet = %format_args!("{address}/{prefix}"),
-            "this network's addresses overlap the tunnel's: its neighbours are reached directly, other clients of the hub are not");
+            "the addresses of this network overlap those of the tunnel: its hosts are reached directly, so clients of the hub with such addresses are unreachable");
     }
 
-    /// What has been changed.
+    /// Returns the changed system.
     pub(super) fn system(&mut self) -> &mut System {
         &mut self.system
     }
 }
 
-/// Returns whether questions are to go to the hub's resolvers, and there are none.
+/// Returns whether queries must use the hub's resolvers and there are none.
 pub(super) fn is_nameless(mode: DnsMode, named: &[IpAddr]) -> bool {
     mode != DnsMode::Keep && named.is_empty()
 }
 
-/// The defect that [`is_nameless`] finds.
-pub(super) const NAMELESS: &str = "the hub names no resolver, so names may not resolve through the tunnel";
-/// The remedy, for the operator of the hub.
+/// Text of the defect that [`is_nameless`] detects.
+pub(super) const NAMELESS: &str = "the hub provides no resolver, so names may not resolve through the tunnel";
+/// Remedy, for the operator of the hub.
 pub(super) const NAMES: &str =
-    "write dns = [\"9.9.9.9\"] to hub.toml on the hub, then sudo systemctl restart hawser-hub there";
+    "on the hub, write dns = [\"9.9.9.9\"] to hub.toml, then run `sudo systemctl restart hawser-hub`";
 
 fn net((address, prefix): &(IpAddr, u8)) -> Net {
     Net::new(*address, *prefix)

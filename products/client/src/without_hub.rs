@@ -1,7 +1,7 @@
 //! `without_hub = "direct"`: decides when new connections bypass a hub that does not answer.
 //!
-//! It starts as if the hub had just fallen silent, so a machine that boots while its hub is down
-//! gets out too. Connections that exist are not its business: they wait in the tunnel.
+//! It starts as if the hub had just stopped responding, so that a machine that boots while its hub
+//! is down also gets connections. Existing connections are not affected: they wait in the tunnel.
 //!
 //! ```text
 //!   Hub --silent--> Waiting --after--> Direct --answers--> Returning --steady--> Hub
@@ -9,14 +9,14 @@
 //!    +-----answers-----+                 +-------silent--------+
 //! ```
 //!
-//! A hub that refuses this machine for good ends each state in Hub: `when_ended` decides then. The
+//! A permanent rejection by the hub leads from each state to Hub: `when_ended` decides then. The
 //! shell ([`Client::see_to_without_hub`]) applies [`WithoutHubChoice::is_direct`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hawser_config::{ClientConfig, WithoutHub};
-use hawser_host::beside::Bypass;
+use hawser_host::product_interfaces::Bypass;
 use hawser_units::Instant;
 use hawser_wire::preference::Priority;
 use serde_json::{Value, json};
@@ -28,20 +28,20 @@ use super::Client;
 enum State {
     /// New connections use the tunnel, and the hub answers.
     Hub,
-    /// New connections use the tunnel, and no hub has answered since then.
+    /// New connections use the tunnel; no hub has answered since this time.
     Waiting(Instant),
     /// New connections bypass the hub.
     Direct,
-    /// New connections bypass a hub that has answered since then.
+    /// New connections bypass a hub that has answered since this time.
     Returning(Instant),
 }
 
 /// Deadline of [`WithoutHubChoice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deadline {
-    /// The hub has been silent for long enough: new connections bypass it.
+    /// The hub has not answered for the configured time: new connections bypass it.
     Bypass,
-    /// The hub has answered for long enough: new connections use the tunnel again.
+    /// The hub has answered for [`STEADY`]: new connections use the tunnel again.
     Return,
 }
 
@@ -50,22 +50,22 @@ pub(super) enum Deadline {
 pub(super) enum Reach {
     /// A path to the hub in use works.
     Answers,
-    /// None does.
+    /// No hub answers.
     Silent,
-    /// The hub has refused this machine for good.
+    /// The hub has permanently refused this machine.
     Ended,
 }
 
 /// Decides whether new connections bypass the hub.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WithoutHubChoice {
-    /// Time without an answer after which they do; `None` where they wait.
+    /// Time without an answer after which they bypass the hub; `None` if they wait.
     after: Option<Duration>,
     state: State,
 }
 
 impl WithoutHubChoice {
-    /// `now`: when the search for the hub begins.
+    /// Creates the machine; `now` is the start of the search for the hub.
     pub(super) fn new(config: &ClientConfig, now: Instant) -> Self {
         Self {
             after: after(config),
@@ -87,7 +87,7 @@ impl WithoutHubChoice {
         self.handle_timeout(now);
     }
 
-    /// Takes in whether the hub answers.
+    /// Handles the reachability of the hub.
     pub(super) fn handle_reach(&mut self, reach: Reach, now: Instant) {
         self.state = match (self.state, reach) {
             (_, Reach::Ended) => State::Hub,
@@ -121,7 +121,7 @@ impl WithoutHubChoice {
         }
     }
 
-    /// State in words, for `status` in JSON; null where connections wait.
+    /// Returns the state as text, for `status` in JSON; null if connections wait.
     fn status(&self, now: Instant) -> Value {
         let Some(after) = self.after else {
             return Value::Null;
@@ -142,7 +142,8 @@ fn after(config: &ClientConfig) -> Option<Duration> {
 }
 
 impl Client {
-    /// Follows what is known of the hub, and applies a decision. To be called after each event.
+    /// Updates the reachability of the hub, and applies a decision. Must be called after each
+    /// event.
     pub(super) fn see_to_without_hub(&mut self) {
         let now = self.now();
         let reach = if self.tunnel.is_closed() {
@@ -155,8 +156,8 @@ impl Client {
         let was_direct = self.without_hub.is_direct();
         self.without_hub.handle_reach(reach, now);
         let is_direct = self.without_hub.is_direct();
-        if let Some(beside) = self.tunnel.beside() {
-            beside.handle_bypass(is_direct.then(|| self.bypass()));
+        if let Some(direct_mode) = self.tunnel.direct_mode() {
+            direct_mode.handle_bypass(is_direct.then(|| self.bypass()));
         }
         match (was_direct, is_direct) {
             (false, true) => tracing::warn!(
@@ -166,12 +167,12 @@ impl Client {
             (true, false) if reach == Reach::Answers => {
                 tracing::info!("the hub answers again: new connections use the tunnel");
             }
-            (true, false) => tracing::info!("new connections use the tunnel, without a hub too"),
+            (true, false) => tracing::info!("new connections wait for the tunnel, also while no hub answers"),
             (false, false) | (true, true) => {}
         }
     }
 
-    /// Returns the networks that a bypass may use, as the user wants now.
+    /// Returns the networks that a bypass may use under the user's present settings.
     fn bypass(&self) -> Bypass {
         let names = self.seen.iter().map(|network| &network.name);
         let backups: BTreeSet<_> = names
@@ -189,7 +190,7 @@ impl Client {
         self.without_hub.status(self.now())
     }
 
-    /// Returns what a user should know while new connections bypass the hub.
+    /// Returns a notice for the user while new connections bypass the hub.
     pub(super) fn without_hub_notice(&self) -> Option<String> {
         self.without_hub
             .is_direct()
@@ -198,11 +199,11 @@ impl Client {
 }
 
 const DIRECT: &str = "no hub answers: new connections bypass it (without_hub = \"direct\")";
-/// Time for which a hub has to answer before new connections use it again: one answer of a hub that
-/// flaps is no reason to give it connections that would then wait.
+/// Time for which a hub must answer before new connections use it again: connections to an unstable
+/// hub would wait after its next failure.
 ///
-/// Source: as the fall-back to TLS, which takes UDP again after 1.5 s (`fallback.rs`), and 0.5 s of
-/// reserve, because a wrong return here stops connections for `without_hub_after`.
+/// Source: the fall-back to TLS, which returns to UDP after 1.5 s (`fallback.rs`), plus 0.5 s,
+/// because a wrong return here stops connections for `without_hub_after`.
 const STEADY: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

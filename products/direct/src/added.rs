@@ -1,4 +1,4 @@
-//! Rules that a user adds while direct mode runs: until it ends, they stand before those of the
+//! Rules that a user adds while direct mode runs: until its end they precede those of the
 //! configuration, the latest first.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Direct;
 
-/// The numbers by which rules that were added are removed, in the order of the rules.
+/// Numbers of the added rules, used to remove them, in the order of the rules.
 #[derive(Debug, Default)]
 pub(super) struct Added {
     numbers: Vec<u32>,
@@ -17,7 +17,7 @@ pub(super) struct Added {
 }
 
 impl Added {
-    /// The number of each rule of the configuration; `None` for those of its file.
+    /// Yields the number of each rule of the configuration; `None` for those of its file.
     pub(super) fn numbers(&self) -> impl Iterator<Item = Option<u32>> {
         let added = self.numbers.iter().copied().map(Some);
         added.chain(std::iter::repeat(None))
@@ -25,14 +25,16 @@ impl Added {
 }
 
 impl Direct {
-    /// Adds a rule: keys of a `[[rule]]` table with their values. Flows that are there stay where
-    /// they are.
+    /// Adds a rule, given by the keys of a `[[rule]]` table with their values. Existing flows keep
+    /// their network.
     ///
     /// # Errors
-    /// It is no rule, it does not fit here, or there are too many.
+    /// If the rule is invalid, is not supported here, or exceeds the maximum number.
     pub(super) fn add_rule(&mut self, words: &BTreeMap<String, String>) -> anyhow::Result<Value> {
-        if self.added.numbers.len() >= MOST {
-            bail!("{MOST} rules have been added: remove some, or write them into client.toml");
+        if self.added.numbers.len() >= MAX {
+            bail!(
+                "{MAX} rules have been added, which is the maximum: remove some, or write them into client.toml"
+            );
         }
         let rule = RuleConfig::of_words(words).map_err(|problem| anyhow!(problem))?;
         let said = rule.to_string();
@@ -48,11 +50,11 @@ impl Direct {
     /// Removes a rule that was added.
     ///
     /// # Errors
-    /// No rule that was added has this number.
+    /// If no added rule has this number.
     pub(super) fn remove_rule(&mut self, number: u32) -> anyhow::Result<Value> {
         let at = self.added.numbers.iter().position(|known| *known == number);
         let at = at.with_context(|| {
-            format!("no rule that was added has number {number}: those of client.toml are removed there")
+            format!("there is no added rule {number}: rules of client.toml are removed in that file")
         })?;
         let mut fresh = self.config.clone();
         let said = fresh.rules.remove(at).to_string();
@@ -62,7 +64,7 @@ impl Direct {
         Ok(json!({ "number": number, "rule": said }))
     }
 
-    /// Puts the rules that were added before those of a configuration that was read.
+    /// Inserts the added rules before those of a newly read configuration.
     pub(super) fn add_rules_to(&self, fresh: &mut ClientConfig) {
         let added = self.config.rules.iter().take(self.added.numbers.len());
         fresh.rules.splice(0..0, added.cloned());
@@ -79,5 +81,7 @@ impl Direct {
     }
 }
 
-/// A flow remembers its rule in one byte: more than some 200 would not be told apart.
-const MOST: usize = 100;
+/// Maximum number of added rules: a flow stores its rule in one byte, so at most some 200 can be
+/// distinguished. Source: our choice, half of them, so that rules of the configuration have the
+/// other half.
+const MAX: usize = 100;

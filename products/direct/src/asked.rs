@@ -1,4 +1,4 @@
-//! What is asked of direct mode over the control socket, and who answers.
+//! Requests to direct mode over the control socket, and their answers.
 
 use anyhow::anyhow;
 use hawser_host::control_socket::{Asked, NO_REPEATER, Request};
@@ -13,7 +13,7 @@ impl Direct {
             Request::Explain { flow } => (self.explain(&flow), Next::Continue),
             Request::Move { .. } if self.switch.is_some() => (
                 Err(anyhow!(
-                    "flows are moved by nftables alone: take dataplane = \"openvswitch\" out"
+                    "moving flows needs nftables: remove dataplane = \"openvswitch\" from client.toml"
                 )),
                 Next::Continue,
             ),
@@ -26,7 +26,7 @@ impl Direct {
             Request::Weight { network, weight } => {
                 match &self.radio {
                     Some(radio) => radio.set_weight(network, weight, asked.answer),
-                    None => drop(asked.answer.send(Err(anyhow!("there is no Wi-Fi here")))),
+                    None => drop(asked.answer.send(Err(anyhow!("this machine has no Wi-Fi card")))),
                 }
                 return Next::Continue;
             }
@@ -39,19 +39,25 @@ impl Direct {
             }
             Request::Pause { .. } => (
                 Err(anyhow!(
-                    "without a hub a network is left out by `exclude` in client.toml, and `hawser reload`"
+                    "direct mode does not support this command: add the network to `exclude` in client.toml, then run `hawser reload`"
                 )),
                 Next::Continue,
             ),
             Request::Cap { .. } => (
                 Err(anyhow!(
-                    "without a hub nothing holds networks to rates: their traffic is the system's own"
+                    "direct mode does not limit rates, because it does not process packets"
                 )),
                 Next::Continue,
             ),
             Request::Use { .. } => (
                 Err(anyhow!(
-                    "without a hub, rules in client.toml say which networks flows take (docs/manual/direct.md)"
+                    "in direct mode, rules in client.toml select the networks of flows (docs/manual/direct.md)"
+                )),
+                Next::Continue,
+            ),
+            Request::Edit { .. } | Request::LanDevices => (
+                Err(anyhow!(
+                    "direct mode has no page for the LAN: change client.toml, then run `hawser reload`"
                 )),
                 Next::Continue,
             ),
@@ -59,15 +65,16 @@ impl Direct {
             Request::RemoveRule { number } => (self.remove_rule(number), Next::Continue),
             Request::Scheduler { .. } => (
                 Err(anyhow!(
-                    "without a hub there is nothing to schedule: all packets of a connection take its network"
+                    "direct mode has no schedulers: all packets of a connection use its network"
                 )),
                 Next::Continue,
             ),
             Request::Down => (Ok(json!({ "state": "down" })), Next::End),
             Request::Migrate { .. } => (Err(anyhow!("this is direct mode: {NO_REPEATER}")), Next::Continue),
-            Request::Revoke { .. } | Request::Drain { .. } => {
-                (Err(anyhow!("this is direct mode: ask on a hub")), Next::Continue)
-            }
+            Request::Revoke { .. } | Request::Drain { .. } => (
+                Err(anyhow!("this is direct mode: run the command on a hub")),
+                Next::Continue,
+            ),
         };
         let _ = asked.answer.send(answer);
         next

@@ -1,24 +1,25 @@
-//! `without_hub = "direct"`: new connections over the networks while no hub answers.
+//! `without_hub = "direct"`: new connections use the networks while no hub answers.
 //!
-//! The client decides when (`hawser-client`, `without_hub.rs`). Two lines before the default take
-//! all flows meanwhile that no rule names: the first over networks that are always used, the second
-//! over backups. Connections that exist keep the tunnel's mark and wait for the hub. Those that the
-//! hub has never answered begin again over a network, because nothing of them is lost.
+//! The client decides about the time (`hawser-client`, `without_hub.rs`). During that time two
+//! rules before the default apply to all flows without a rule: the first uses networks that are
+//! always used, the second backups. Existing connections keep the tunnel's mark and wait for the
+//! hub. Connections without any answer through the hub restart over a network, because they lose no
+//! data.
 
-use hawser_host::beside::Bypass;
+use hawser_host::product_interfaces::Bypass;
 use hawser_linux::direct::{MARK, NETWORK_MASK, TUNNEL};
-use hawser_steer::assignment::{Measure, Way, Wish};
+use hawser_steer::assignment::{Measure, RuleAction, Wish};
 use hawser_steer::policy::Selector;
 use hawser_steer::policy::conditions::Conditions;
 use hawser_units::NetworkId;
 
 use super::Direct;
 
-/// Count of the lines before the default: networks that are always used, then backups (2).
+/// Number of rules before the default: networks that are always used, then backups (2).
 pub(super) const LINES: usize = 2;
 
-/// Returns the wishes of these lines; they take no flow where `bypass` is `None`. `names`: the
-/// networks by number.
+/// Returns these rules; they match no flow if `bypass` is `None`. `names` lists the networks by
+/// number.
 pub(super) fn wishes(bypass: Option<&Bypass>, names: &[(u8, &str)], measure: Measure) -> [Wish; LINES] {
     [false, true].map(|is_backup| {
         let fits = |name: &str, bypass: &Bypass| {
@@ -31,10 +32,10 @@ pub(super) fn wishes(bypass: Option<&Bypass>, names: &[(u8, &str)], measure: Mea
             .collect();
         Wish {
             when: Conditions::default(),
-            // An empty spread is one over all networks, the tunnel included.
+            // An empty spread would mean all networks, including the tunnel.
             way: match among.is_empty() {
-                true => Way::Prefer(among),
-                false => Way::Spread(among, measure),
+                true => RuleAction::Prefer(among),
+                false => RuleAction::Spread(among, measure),
             },
             strict: false,
         }
@@ -42,9 +43,9 @@ pub(super) fn wishes(bypass: Option<&Bypass>, names: &[(u8, &str)], measure: Mea
 }
 
 impl Direct {
-    /// Takes over what the client decided. To be called before rules are applied.
+    /// Applies the client's decision. Must be called before rules are applied.
     pub(super) fn follow_bypass(&mut self) {
-        let bypass = self.beside.bypass();
+        let bypass = self.tunnel_access.bypass();
         let (was_on, is_on) = (self.rules.bypasses(), bypass.is_some());
         self.rules.handle_bypass(bypass);
         if is_on && !was_on {
@@ -52,7 +53,7 @@ impl Direct {
         }
     }
 
-    /// Lets go of the tunnel's flows that got no answer, once the rules lead past the hub.
+    /// Releases the tunnel's flows without an answer, once the rules route past the hub.
     pub(super) fn release_unanswered(&mut self) {
         if !std::mem::take(&mut self.is_bypass_new) {
             return;
@@ -61,7 +62,7 @@ impl Direct {
         let of_tunnel = match tracking.list(MARK | u32::from(TUNNEL), NETWORK_MASK) {
             Ok(connections) => connections,
             Err(error) => {
-                tracing::warn!(%error, "connections that the hub has not answered wait for it");
+                tracing::warn!(%error, "cannot move connections that the hub has not answered: they wait for it");
                 return;
             }
         };
@@ -69,10 +70,10 @@ impl Direct {
         for connection in of_tunnel.iter().filter(|one| !one.is_assured) {
             match tracking.forget(connection) {
                 Ok(()) => count += 1,
-                Err(error) => tracing::debug!(%error, ?connection, "a flow is not let go"),
+                Err(error) => tracing::debug!(%error, ?connection, "cannot release a flow"),
             }
         }
-        tracing::debug!(count, "let go of flows that the hub has not answered");
+        tracing::debug!(count, "released flows that the hub has not answered");
     }
 }
 
@@ -82,7 +83,7 @@ mod tests {
 
     const NAMES: &[(u8, &str)] = &[(2, "fiber"), (3, "lte"), (4, "wlan0")];
 
-    fn ways(paused: &[&str], backups: &[&str]) -> [Way; LINES] {
+    fn ways(paused: &[&str], backups: &[&str]) -> [RuleAction; LINES] {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let bypass = Bypass {
             paused: names(paused),
@@ -91,13 +92,13 @@ mod tests {
         wishes(Some(&bypass), NAMES, Measure::Even).map(|wish| wish.way)
     }
 
-    fn spread(numbers: &[u32]) -> Way {
+    fn spread(numbers: &[u32]) -> RuleAction {
         let among = numbers.iter().map(|number| Selector::Network(NetworkId(*number)));
-        Way::Spread(among.collect(), Measure::Even)
+        RuleAction::Spread(among.collect(), Measure::Even)
     }
 
-    fn none() -> Way {
-        Way::Prefer(Vec::new())
+    fn none() -> RuleAction {
+        RuleAction::Prefer(Vec::new())
     }
 
     #[test]

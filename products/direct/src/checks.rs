@@ -1,14 +1,14 @@
-//! Health checks in direct mode: a network whose targets do not answer takes no flows, as one whose
-//! gateway is silent.
+//! Health checks in direct mode: a network whose targets do not answer gets no flows, like one
+//! whose gateway does not respond.
 
 use super::Direct;
 
 impl Direct {
-    /// Follows networks and configuration; networks whose check fails take no flows from now on.
+    /// Follows networks and configuration; networks whose check fails get no new flows.
     pub(super) fn keep_checks(&mut self) {
         let wanted = self.networks.all().filter_map(|(number, known)| {
             let check = self.config.network(&known.name).check?;
-            Some((self.naming.place(number, known, &self.config)?, check))
+            Some((self.naming.access_to(number, known, &self.config)?, check))
         });
         self.checks.follow(wanted.collect());
         let present = self.networks.present().map(|(_, network)| network.name.as_str());

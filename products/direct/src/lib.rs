@@ -1,40 +1,38 @@
-//! Direct mode: one interface over all networks without a hub. The kernel forwards; this only
-//! decides.
+//! Direct mode: one interface over all networks without a hub. The kernel forwards; this process
+//! only decides.
 //!
-//! One task owns everything and waits for whatever happens next: a network comes or goes, a gateway
-//! answers or is silent, a deadline passes, somebody asks over the control socket, a signal
-//! arrives. After each, it compares what the rules say with what the kernel was told, and tells it
-//! anew if they differ.
+//! One task owns everything and waits for the next event: a change of a network, an answer or a
+//! timeout of a gateway, a deadline, a request over the control socket, a signal. After each, it
+//! compares the result of the rules with the kernel's state, and updates the kernel if they differ.
 //!
-//! It starts with an interface that leads nowhere. Every network that is found gets a number, a
-//! routing table and a place in the ruleset. When one goes, new flows avoid it at once and its
-//! flows are let go ([`release`]). It fails only when the kernel refuses; everything changed in the
-//! system is undone at the end.
+//! It starts with an interface without a network. Every network gets a number, a routing table and
+//! an entry in the ruleset. When a network disappears, new flows avoid it immediately and its flows
+//! are released ([`release`]). It fails only when the kernel refuses; all changes of the system are
+//! undone at the end.
 //!
 //! | question | file |
 //! |---|---|
 //! | the event loop | this one (`Direct::run`) |
-//! | which networks there are, and what they carry | `networks.rs`, `meter.rs` |
-//! | whether networks lead anywhere | `probe.rs`, `checks.rs`, `portals.rs` |
-//! | what rules say, as the kernel's ruleset | `rules.rs`; on Open vSwitch: `switch.rs` |
-//! | names in rules, and programs' questions for names | `naming.rs`, `resolver.rs` |
-//! | flows of a network that is gone | `release.rs`; those that move: `moving` |
+//! | the networks, and their observed capacity | `networks.rs`, `meter.rs` |
+//! | whether networks work | `probe.rs`, `checks.rs`, `portals.rs` |
+//! | rules as the kernel's ruleset | `rules.rs`; on Open vSwitch: `switch.rs` |
+//! | names in rules, and programs' DNS queries | `naming.rs`, `resolver.rs` |
+//! | flows of a removed network | `release.rs`; moved flows: `moving` |
 //! | MPTCP | `multipath.rs` |
 //! | quotas | `quotas.rs` |
-//! | through a hub or past it, by destination | `faster.rs` |
-//! | beside a client of a hub | `beside.rs`; while no hub answers: `bypass.rs` |
-//! | what is asked, and who answers | `asked.rs` |
-//! | what is said: `status`, `explain` | `report.rs` |
+//! | route by destination: through a hub, or outside the tunnel | `faster.rs` |
+//! | concurrent use with a hub | `tunnel_access.rs`; while no hub answers: `bypass.rs` |
+//! | requests over the control socket | `asked.rs` |
+//! | contents of `status` and `explain` | `report.rs` |
 //! | a changed configuration | `reload.rs` |
-//! | rules that a user adds for a while | `added.rs` |
+//! | temporary rules of a user | `added.rs` |
 //!
-//! What decides is in `hawser-steer`; what writes rules is `hawser_linux::direct`. A newcomer
-//! starts with [`run`] and `Direct::run`.
+//! The decisions are in `hawser-steer`; `hawser_linux::direct` writes the rules. A newcomer starts
+//! with [`run`] and `Direct::run`.
 #![forbid(unsafe_code)]
 
 mod added;
 mod asked;
-mod beside;
 mod bypass;
 mod checks;
 mod faster;
@@ -44,6 +42,7 @@ mod moving;
 mod multipath;
 mod naming;
 mod networks;
+mod notices;
 mod portals;
 mod probe;
 mod quotas;
@@ -53,7 +52,7 @@ mod report;
 mod resolver;
 mod rules;
 mod switch;
-mod told;
+mod tunnel_access;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -63,14 +62,15 @@ use std::time::Instant as Clock;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_config::{ClientConfig, Dataplane, Moves};
-use hawser_host::beside::{AccessPoints, StartAccessPoints, Stations};
 use hawser_host::control_socket::{Asked, ControlSocket};
+use hawser_host::devices::Devices;
 use hawser_host::dhcp::{self, Dhcp};
 use hawser_host::health::Checks;
 use hawser_host::options::ClientOptions;
 use hawser_host::portals::Portals;
+use hawser_host::product_interfaces::{AccessPoints, StartAccessPoints, Stations};
 use hawser_host::run_dir::{Role, RunDir};
-use hawser_host::sensors::Sensors;
+use hawser_host::sensors::{Sensors, Services};
 use hawser_host::signals::Signals;
 use hawser_host::system_bus::SystemBus;
 use hawser_host::usage::Usage;
@@ -82,6 +82,7 @@ use hawser_linux::switch::set_mtu;
 use hawser_linux::system::{System, SystemError};
 use hawser_linux::tun::Tun;
 use hawser_steer::policy::conditions::NetworkFacts;
+use hawser_steer::roaming::Roaming;
 use hawser_units::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -93,19 +94,21 @@ use naming::Naming;
 use networks::Networks;
 use probe::Heard;
 use release::Releases;
-use rules::{Rules, THROUGH_FURTHER, THROUGH_HUB, any_hub};
+use rules::{Rules, THROUGH_HUB, THROUGH_SECONDARY, any_hub};
 use switch::Switch;
 
-use beside::{Alone, Beside};
+use tunnel_access::{Alone, TunnelAccess};
 
-pub use beside::run_beside;
+pub use tunnel_access::run_with_client;
 
 /// Runs direct mode until it is asked to end.
 ///
 /// # Errors
-/// What keeps it from working, in one line; the system is as it was before.
+/// The reason why it cannot work, in one line; the system is as it was before.
 pub async fn run(options: ClientOptions, start: StartAccessPoints) -> anyhow::Result<()> {
-    let config = options.load_config()?;
+    let services = Services::start(SystemBus::default());
+    let mut devices = Devices::new(services.clone());
+    let config = options.load_config(&mut devices).await?;
     if let Some(problem) = config.unfit_for_direct() {
         bail!("client.toml: {problem}");
     }
@@ -136,7 +139,14 @@ pub async fn run(options: ClientOptions, start: StartAccessPoints) -> anyhow::Re
         dhcp: dhcp.stations(),
     });
     let leases = dhcp.view().clone();
-    let mut direct = Direct::new(options, config, (system, tun), usage, (Box::new(Alone), leases));
+    let mut direct = Direct::new(
+        options,
+        config,
+        (system, tun),
+        usage,
+        (Box::new(Alone), leases),
+        (devices, services),
+    );
     direct.dhcp = Some(dhcp);
     direct.radio = Some(radio);
     let result = direct.run(&mut socket.requests, Some(signals)).await;
@@ -155,52 +165,59 @@ struct Direct {
     asked: ClientOptions,
     config: ClientConfig,
     system: System,
-    /// Keeps the interface there. Nothing is read from it: what would come is refused before.
-    /// Absent where it is a bridge's.
+    /// Interface, which exists as long as this handle. It is never read, because packets to it are
+    /// rejected before. Absent if the interface belongs to a bridge.
     tun: Option<Tun>,
-    /// Open vSwitch, in place of nftables.
+    /// Open vSwitch, used instead of nftables.
     switch: Option<Switch>,
     mtu: u16,
-    /// What the kernel shows, used or not.
+    /// Networks that the kernel reports, used or not.
     seen: Vec<Network>,
     networks: Networks,
     rules: Rules,
     added: Added,
     releases: Releases,
     moving: Moving,
-    /// The hub that takes all flows of which no rule says otherwise, or none.
-    beside: Box<dyn Beside>,
+    /// The hub that takes all flows without a rule, or none.
+    tunnel_access: Box<dyn TunnelAccess>,
     usage: Rc<RefCell<Usage>>,
     sensors: Sensors,
-    /// Where programs say which network they want; absent where the kernel does not permit it.
+    /// Devices of the machine, which sections of the configuration follow.
+    devices: Devices,
+    /// Modems in networks of other operators.
+    roaming: Roaming,
+    /// Socket options with which programs choose a network; absent if the kernel does not permit
+    /// them.
     options: Option<SocketOptions>,
-    /// What makes MPTCP use all networks; absent where it is off or the kernel lacks it.
+    /// Use of all networks by MPTCP; absent if disabled or missing in the kernel.
     multipath: Option<Multipath>,
     naming: Naming,
     faster: Faster,
-    /// Addresses by DHCP, where that is seen to; absent beside a client, which does that itself.
+    /// DHCP client of the networks; absent with a hub's client, which has its own.
     dhcp: Option<Dhcp>,
     radio: Option<Box<dyn AccessPoints>>,
     portals: Portals<u8>,
     checks: Checks,
     heard: mpsc::UnboundedReceiver<Heard>,
     next_sample: Instant,
-    /// When a network that could not be used is tried again.
+    /// Time of the next attempt at an unusable network.
     retry_at: Option<Instant>,
-    /// When rules that the kernel has not taken are tried again.
+    /// Time of the next attempt at rules that the kernel rejected.
     rules_wait_until: Option<Instant>,
-    /// Whether the interface leads anywhere, for IPv4 and IPv6; nothing before the first look.
+    /// Set if packets are routed into the interface, for IPv4 and IPv6; `None` before the first
+    /// check.
     is_open: [Option<bool>; 2],
-    /// How often the table of rules had been installed again when it was filled.
+    /// Count of reinstallations of the table of rules when it was last filled.
     reinstalled: u64,
     started: Clock,
-    /// Set until flows without an answer of the hub are let go, as new ones bypass it.
+    /// Set until flows without an answer of the hub are released, after new ones have started to
+    /// bypass it.
     is_bypass_new: bool,
-    /// What a user should know; shown by `status`.
+    /// Notice for the user; shown by `status`.
     notice: Option<String>,
 }
 
-/// How the event loop goes on.
+/// Continuation of the event loop.
 enum Next {
     Continue,
     End,
@@ -212,27 +229,30 @@ impl Direct {
         config: ClientConfig,
         (system, tun): (System, Option<Tun>),
         usage: Rc<RefCell<Usage>>,
-        (beside, leases): (Box<dyn Beside>, dhcp::View),
+        (tunnel_access, leases): (Box<dyn TunnelAccess>, dhcp::View),
+        (devices, services): (Devices, Services),
     ) -> Self {
         let (tell, heard) = mpsc::unbounded_channel();
         Self {
             networks: Networks::new(tell),
-            rules: Rules::new(&config, beside.has_hub()),
+            rules: Rules::new(&config, tunnel_access.has_hub()),
             added: Added::default(),
-            naming: Naming::new(&config, beside.has_hub(), leases),
+            naming: Naming::new(&config, tunnel_access.has_hub(), leases),
             faster: Faster::default(),
             dhcp: None,
             radio: None,
             portals: Portals::default(),
             checks: Checks::default(),
-            options: (!beside.has_hub() && tun.is_some())
+            options: (!tunnel_access.has_hub() && tun.is_some())
                 .then(socket_options)
                 .flatten(),
             switch: tun.is_none().then(Switch::default),
             multipath: None,
             usage,
-            beside,
-            sensors: Sensors::start(asked.run_dir.join("facts"), SystemBus::default),
+            tunnel_access,
+            sensors: Sensors::start(asked.run_dir.join("facts"), services, SystemBus::default()),
+            devices,
+            roaming: Roaming::default(),
             moving: Moving::new(&asked.dir),
             asked,
             config,
@@ -253,7 +273,7 @@ impl Direct {
         }
     }
 
-    /// `signals`: absent where somebody else hears them.
+    /// Runs the event loop. `signals` is absent if another component receives them.
     async fn run(
         &mut self,
         requests: &mut mpsc::Receiver<Asked>,
@@ -266,8 +286,8 @@ impl Direct {
         self.on_time();
         self.apply();
         self.open_or_close().await?;
-        // Only now: what came in before the rules were set would be taken for another connection
-        // after.
+        // This follows the rules, because a connection that arrives before them would count as
+        // another one afterwards.
         if self.is_plain() {
             self.moving
                 .listen(self.config.direct.peer_port.map(NonZeroU16::get))?;
@@ -295,13 +315,14 @@ impl Direct {
                     Next::Continue
                 }
                 Some(told) = self.naming.told.recv() => {
-                    self.on_told(told);
+                    self.on_task_result(told);
                     Next::Continue
                 }
                 Some(asked) = requests.recv() => self.on_asked(asked).await,
                 () = self.faster.next() => Next::Continue,
                 () = self.checks.next() => Next::Continue,
-                () = self.beside.next() => {
+                () = self.devices.next() => Next::Continue,
+                () = self.tunnel_access.next() => {
                     self.on_tunnel().await?;
                     Next::Continue
                 }
@@ -324,7 +345,7 @@ impl Direct {
         }
     }
 
-    /// The interface with its addresses, and the rules that lead into it what has no mark.
+    /// Sets up the interface with its addresses, and the rules that route unmarked packets into it.
     async fn set_up(&mut self) -> anyhow::Result<()> {
         let interface = self.config.interface.0.clone();
         if self.switch.is_some() {
@@ -346,7 +367,7 @@ impl Direct {
             self.system.ignore_routers(&interface)?;
         }
         self.system.link_up(&interface).await?;
-        if self.beside.has_hub() {
+        if self.tunnel_access.has_hub() {
             self.stay_near().await?;
         }
         for address in self.config.direct.own() {
@@ -360,7 +381,7 @@ impl Direct {
                 Err(error) if ipv6 => {
                     tracing::warn!(
                         error = format!("{:#}", anyhow!(error)),
-                        "no IPv6: this machine has it switched off"
+                        "no IPv6: it is disabled on this machine"
                     );
                 }
                 other => other.with_context(|| format!("cannot set up {interface}"))?,
@@ -370,10 +391,10 @@ impl Direct {
         Ok(())
     }
 
-    /// Whether programs choose, and MPTCP and peers take part: not where a tunnel is to be kept to,
-    /// nor where a switch has the flows.
+    /// Returns whether programs' choices, MPTCP and peers are supported: not with a tunnel or with
+    /// a switch.
     fn is_plain(&self) -> bool {
-        !self.beside.has_hub() && self.switch.is_none()
+        !self.tunnel_access.has_hub() && self.switch.is_none()
     }
 
     fn now(&self) -> Instant {
@@ -398,10 +419,11 @@ impl Direct {
         tokio::time::Instant::from_std(self.started + Duration::from_nanos(soonest.as_nanos()))
     }
 
-    /// Carries out a change of the kernel's networks.
+    /// Handles a change of the kernel's networks.
     async fn on_networks(&mut self, now: Vec<Network>) -> anyhow::Result<()> {
         self.seen = now;
-        // Names may be those of other devices.
+        // Names may belong to other devices now.
+        self.devices.read_again();
         self.next_sample = Instant::ZERO;
         let used: Vec<_> = self
             .seen
@@ -413,12 +435,12 @@ impl Direct {
         for gone in self.networks.missing(&used) {
             tracing::info!(network = gone.name, "network gone");
             self.networks.remove(gone.number);
-            // First of all: a connection that waits for its network waits ever longer.
-            self.rescue(gone.number, "its network went", Duration::ZERO);
-            // New flows avoid it before those that are on it are let go.
+            // The migration is first, because a waiting connection backs off exponentially.
+            self.rescue(gone.number, "its network was removed", Duration::ZERO);
+            // New flows avoid the network before its existing flows are released.
             self.apply();
             self.system.close_network_table(gone.number).await?;
-            let keep = if gone.has_kept_address() {
+            let keep = if gone.has_same_address() {
                 self.config.direct.keep_flows.0
             } else {
                 Duration::ZERO
@@ -443,25 +465,26 @@ impl Direct {
         Ok(())
     }
 
-    /// Moves what can be moved from a network that is gone, unless only the user is to say so.
+    /// Moves the flows that can be moved from a network that was removed, unless only the user may
+    /// do so.
     fn rescue(&mut self, number: u8, why: &str, keep: Duration) {
         if self.config.direct.moves == Moves::Asked {
             return;
         }
         let now = self.now();
         self.decide(now);
-        self.tell_moving();
+        self.update_migrations();
         self.moving.rescue(number, why, keep, &self.networks, now);
         self.moving.handle_timeout(&self.networks, now);
         self.moving.apply(&mut self.system);
     }
 
-    fn tell_moving(&mut self) {
+    fn update_migrations(&mut self) {
         let ruleset = self.ruleset();
         self.moving.know_rules(ruleset.choices);
     }
 
-    /// Lets go of a network's flows, but of those that are moved.
+    /// Releases a network's flows, except those that are moved.
     fn release(&mut self, number: u8, keep: Duration) {
         let now = self.now();
         let (moving, networks) = (&self.moving, &self.networks);
@@ -482,11 +505,11 @@ impl Direct {
         let number = self
             .networks
             .number(&network.name)
-            .context("there are too many networks: exclude some")?;
+            .context("too many networks: exclude some in client.toml")?;
         prepare_interface(&mut self.system, &network.name);
         let own = self.config.direct.own();
-        // With a hub, no address leads past it, but rules alone.
-        let by_address = !self.beside.has_hub();
+        // With a hub, only rules bypass it, not source addresses.
+        let by_address = !self.tunnel_access.has_hub();
         self.system
             .network_table(number, &network, &own, by_address)
             .await?;
@@ -501,20 +524,21 @@ impl Direct {
         if before.is_none() {
             tracing::info!(network = network.name, number, "network found");
         } else if !kept_address {
-            tracing::info!(network = network.name, "network has another address");
+            tracing::info!(network = network.name, "the network has a new address");
         }
         self.networks.put(number, network, &self.config, self.now());
         if before.is_some() && !kept_address {
-            // Nothing that was sent from the old address gets an answer any more.
-            self.rescue(number, "its network got another address", Duration::ZERO);
+            // Packets from the old address no longer receive answers.
+            self.rescue(number, "its network has a new address", Duration::ZERO);
             self.release(number, Duration::ZERO);
         }
         Ok(())
     }
 
-    /// Applications must not send what a network cannot carry: the smallest counts.
+    /// Sets the MTU of the interface to the smallest MTU of the networks, so that packets fit into
+    /// every network.
     fn fit_mtu(&mut self) {
-        let own = self.beside.has_hub().then_some(self.config.mtu.0);
+        let own = self.tunnel_access.has_hub().then_some(self.config.mtu.0);
         let tunnel = self.tunnel().map(|tunnel| tunnel.mtu).or(own);
         let networks = self.networks.present().map(|(_, network)| network.mtu);
         let smallest = networks.chain(tunnel.map(u32::from)).min();
@@ -527,20 +551,20 @@ impl Direct {
             };
             match set {
                 Ok(()) => self.mtu = mtu,
-                Err(error) => tracing::warn!(error = format!("{error:#}"), "the interface keeps its MTU"),
+                Err(error) => tracing::warn!(error = format!("{error:#}"), "cannot change the MTU"),
             }
         }
     }
 
-    /// Does what is due.
+    /// Executes due actions.
     fn on_time(&mut self) {
         let now = self.now();
         if now >= self.next_sample {
             self.next_sample = now + SAMPLE_EVERY;
             self.sample(now);
-            self.sensors.look(self.config.depends_on_motion());
-            self.rules.look_at_cgroups();
-            // A radio may be at another access point by now.
+            self.sensors.sample(self.config.depends_on_motion());
+            self.rules.check_cgroups();
+            // A station may have changed its access point.
             self.name_choices();
         }
         for (number, is_alive) in self.networks.handle_timeout(now) {
@@ -550,14 +574,14 @@ impl Direct {
                 self.releases.stop(number);
                 self.moving.relieve(number);
             } else {
-                tracing::info!(network = name, "its gateway is silent: new flows avoid it");
-                self.rescue(number, "its network was silent", self.config.direct.keep_flows.0);
+                tracing::info!(network = name, "its gateway does not answer: new flows avoid it");
+                self.rescue(number, "its network is silent", self.config.direct.keep_flows.0);
                 self.release(number, self.config.direct.keep_flows.0);
             }
         }
         let balances = self.config.direct.moves == Moves::Auto && self.moving.is_balance_due(now);
         if balances || self.moving.is_waiting() {
-            self.tell_moving();
+            self.update_migrations();
         }
         if balances {
             self.moving.balance(&self.networks, now);
@@ -570,10 +594,10 @@ impl Direct {
         self.rules.know(&self.networks, &self.config);
         self.decide(now);
         self.rules.handle_timeout(now);
-        self.choose_ways(now);
+        self.choose_routes(now);
     }
 
-    /// Tells the rules all that is known.
+    /// Passes all facts to the rules.
     fn decide(&mut self, now: Instant) {
         let (usage, config, known) = (self.usage.borrow(), &self.config, self.sensors.known());
         let facts = |name: &str| {
@@ -585,13 +609,13 @@ impl Direct {
             }
         };
         let mut candidates = self.networks.candidates(config, facts);
-        let tunnel = self.tunnel().map(beside::candidate);
+        let tunnel = self.tunnel().map(tunnel_access::candidate);
         if let Some(switch) = &self.switch {
             candidates.retain(|id, _| u8::try_from(id.0).is_ok_and(|number| switch.reaches(number)));
         }
         let hubs = [
             Some(THROUGH_HUB),
-            any_hub(config, self.beside.has_hub()).then_some(THROUGH_FURTHER),
+            any_hub(config, self.tunnel_access.has_hub()).then_some(THROUGH_SECONDARY),
         ];
         let hubs = hubs.into_iter().flatten();
         candidates.extend(hubs.filter_map(|way| Some((way, tunnel.clone()?))));
@@ -599,27 +623,27 @@ impl Direct {
         self.rules.handle_networks(candidates, now);
     }
 
-    /// Looks what every network has carried.
+    /// Samples the traffic of every network.
     fn sample(&mut self, now: Instant) {
         match counted_devices() {
             Ok(devices) => {
                 self.networks.handle_counters(&devices, now);
                 self.usage.borrow_mut().handle_devices(&devices, |_| true, now);
             }
-            Err(error) => tracing::debug!(%error, "cannot read what networks carry"),
+            Err(error) => tracing::debug!(%error, "cannot read the traffic of the networks"),
         }
     }
 
-    /// Tells the kernel what the rules say, if that has changed, and lets go of flows that are due.
+    /// Applies changed rules to the kernel, and releases flows that are due.
     fn apply(&mut self) {
         let now = self.now();
         if self.rules_wait_until.is_none_or(|at| at <= now) {
             self.rules_wait_until = None;
             if let Err(error) = self.set_rules() {
                 let error = format!("{error:#}");
-                tracing::warn!(error, "the rules are as before");
+                tracing::warn!(error, "cannot update the rules");
                 self.notice = Some(error);
-                // A control group may have ended in this moment, and its rule with it.
+                // A control group may have ended at this moment, which makes its rule invalid.
                 self.rules.leave_out_cgroups();
                 self.rules_wait_until = Some(now + RETRY_AFTER);
             }
@@ -636,7 +660,7 @@ impl Direct {
         });
     }
 
-    /// What the kernel should be told now.
+    /// Returns the ruleset that the kernel should have now.
     fn ruleset(&self) -> Ruleset {
         let mut ruleset = self
             .rules
@@ -645,7 +669,7 @@ impl Direct {
             ruleset.own.extend(&tunnel.addresses);
             ruleset
                 .networks
-                .push(beside::port(tunnel, &self.config.interface.0));
+                .push(tunnel_access::port(tunnel, &self.config.interface.0));
         }
         ruleset
     }
@@ -653,7 +677,7 @@ impl Direct {
     fn set_rules(&mut self) -> anyhow::Result<()> {
         let ruleset = self.ruleset();
         if self.switch.is_some() {
-            self.set_flows(&ruleset).context("cannot set the flows")?;
+            self.set_flows(&ruleset).context("cannot set flows")?;
             self.rules.set_applied(ruleset);
         } else if self.rules.applied() != Some(&ruleset) || self.refills() {
             let mut elements = self.naming.elements(self.now());
@@ -674,7 +698,8 @@ impl Direct {
         std::mem::replace(&mut self.reinstalled, reinstalled) != reinstalled
     }
 
-    /// Programs may name the networks that are there, by interface or access point, and intents.
+    /// Publishes the names that programs may use: present networks, by interface or access point,
+    /// and intents.
     fn name_choices(&mut self) {
         let Some(options) = &mut self.options else { return };
         let mut names = BTreeMap::new();
@@ -690,17 +715,17 @@ impl Direct {
         for intent in Intent::ALL {
             names.insert((bpf::INTENT, intent.name().to_owned()), intent.mark());
         }
-        // The empty name takes a choice back.
+        // The empty name cancels a choice.
         for option in [bpf::NETWORK, bpf::INTENT] {
             names.insert((option, String::new()), 0);
         }
         if let Err(error) = options.know(names) {
-            tracing::warn!(%error, "some networks cannot be chosen by socket option");
+            tracing::warn!(%error, "some networks cannot be selected by socket option");
         }
     }
 
-    /// Leads into the interface what some network can carry; of the rest, programs hear at once
-    /// that there is no way.
+    /// Routes each address family into the interface if some network or the tunnel transfers it;
+    /// otherwise, programs get an error at once.
     async fn open_or_close(&mut self) -> anyhow::Result<()> {
         for ipv6 in [false, true] {
             let address = self.tunnel().and_then(|tunnel| tunnel.address(ipv6));
@@ -726,7 +751,8 @@ impl Direct {
     }
 }
 
-/// Waits for a signal, if this is who hears them; true: reload, false: end.
+/// Waits for a signal, if this process handles signals; returns true for a reload, false for the
+/// end.
 async fn heard(signals: &mut Option<Signals>) -> bool {
     match signals {
         Some(signals) => signals.next().await,
@@ -734,31 +760,37 @@ async fn heard(signals: &mut Option<Signals>) -> bool {
     }
 }
 
-/// Everything else works without, so this is no reason to fail.
+/// Enables the socket options. Direct mode works without them, so a failure is not an error.
 fn socket_options() -> Option<SocketOptions> {
     SocketOptions::new(Becomes::Mark)
-        .inspect_err(|error| tracing::warn!(%error, "programs cannot choose by socket option (SO_MARK and SO_BINDTODEVICE work)"))
+        .inspect_err(|error| tracing::warn!(%error, "programs cannot select a network by socket option (SO_MARK and SO_BINDTODEVICE work)"))
         .ok()
 }
 
-/// Answers may come in over any network, and an address of one network is no business of another's
-/// neighbours.
+/// Prepares the interface: answers are accepted over any network, and ARP on one network does not
+/// reveal the address of another.
 fn prepare_interface(system: &mut System, name: &str) {
     let warn = |error: SystemError| {
         tracing::warn!(
             network = name,
             error = format!("{:#}", anyhow!(error)),
-            "answers may be filtered here"
+            "packets may be dropped by reverse path filtering"
         );
     };
     system.prepare_uplink(name).unwrap_or_else(warn);
 }
 
-/// Messages and packets that are taken in before rules are set again.
+/// Maximum number of messages and packets that are handled before rules are set again. Source: our
+/// choice; more delay rules that are due, fewer set rules more often than necessary.
 const AT_ONCE: usize = 1_000;
-/// Of the interface until a network is there; what networks have counts then.
+/// MTU of the interface until a network is present; then those of networks apply. Source: the
+/// payload of Ethernet (RFC 894). Units: bytes.
 const FIRST_MTU: u16 = 1500;
-/// What keeps the kernel from taking a route or a rule is over soon, or a person's business.
+/// Retry interval of a rejected route or rule: the cause is temporary or needs the operator.
+/// Source: our choice; a shorter one fills the log, a longer one leaves a network unused for
+/// longer.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Often enough to see what a download reaches, rarely enough to cost nothing.
+/// Interval of samples: short enough to measure the rate of a download, and long enough to cost
+/// almost nothing. Source: our choice; one call of the kernel for all flows and one for all
+/// devices.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);

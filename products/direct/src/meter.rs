@@ -1,20 +1,20 @@
-//! What a network has been seen to carry: the best second of late, slowly forgotten.
+//! Observed capacity of a network: the best recent second, slowly decaying.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
-/// Counts one network.
+/// Meter of a network.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     last: Option<(u64, u64, Instant)>,
     pub(super) received: Rate,
     pub(super) sent: Rate,
     peak: f64,
-    /// What [`peak`](Self::peak) says: follows when the peak is another by a quarter.
+    /// Reported peak; updated only on a change of 25 %.
     told: Option<Rate>,
 }
 
 impl Meter {
-    /// The device's counters as they are now.
+    /// Handles the device's counters.
     pub(super) fn handle(&mut self, received: u64, sent: u64, now: Instant) {
         let before = self.last.replace((received, sent, now));
         let Some((old_received, old_sent, then)) = before.filter(|(r, s, _)| *r <= received && *s <= sent)
@@ -28,26 +28,29 @@ impl Meter {
         let kept = (-passed.as_secs_f64() / HALVED_AFTER.as_secs_f64()).exp2();
         self.peak = best.max(self.peak * kept);
         let told = self.told.map_or(0.0, |rate| rate.as_bps() as f64);
-        if self.peak >= LEAST && !(0.8 * told..=1.25 * told).contains(&self.peak) {
+        if self.peak >= MIN && !(0.8 * told..=1.25 * told).contains(&self.peak) {
             self.told = Some(Rate::from_bps(self.peak as u64));
         }
     }
 
-    /// What it carries now, in the direction that carries more.
+    /// Returns the present rate in the busier direction.
     pub(super) fn busier(&self) -> Rate {
         self.received.max(self.sent)
     }
 
-    /// The best rate of late; `None` when the network had nothing to do that would show it.
+    /// Returns the best recent rate; `None` if the network had too little traffic.
     pub(super) fn peak(&self) -> Option<Rate> {
         self.told
     }
 }
 
-/// Conditions of a radio change within minutes.
+/// Half-life of the peak, because the conditions of a radio change within minutes. Source: our
+/// choice; a longer one believes the rate of a place that the machine has left, a shorter one
+/// forgets it during a meal.
 const HALVED_AFTER: Duration = Duration::from_secs(300);
-/// What less than this says is that nobody asked for more. Units: bit/s.
-const LEAST: f64 = 1e6;
+/// Rate below which the demand, not the network, is the limit. Units: bit/s. Source: our choice,
+/// below nearly all networks; a lower one takes a trickle for a network's rate.
+const MIN: f64 = 1e6;
 
 #[cfg(test)]
 mod tests {

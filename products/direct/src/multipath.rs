@@ -1,12 +1,12 @@
-//! MPTCP over all networks: joins the machine that decides on endpoints to the kernel's path
-//! manager.
+//! MPTCP over all networks: connects the machine that decides about endpoints with the kernel's
+//! path manager.
 
 use std::net::IpAddr;
 
 use hawser_config::ClientConfig;
 use hawser_linux::bpf::Subflows;
 use hawser_linux::direct::MULTIPATH_MARK;
-use hawser_linux::mptcp::{self, MOST_ENDPOINTS, PathManager};
+use hawser_linux::mptcp::{self, MAX_ENDPOINTS, PathManager};
 use hawser_linux::netlink::Network;
 use hawser_linux::system::{System, SystemError};
 use hawser_steer::endpoints::{Endpoints, Offer, Step};
@@ -17,26 +17,26 @@ use super::networks::Known;
 use super::probe::Probe;
 use super::rules::port;
 
-/// What makes MPTCP use all networks; ends with this value, but for what the journal undoes.
+/// Use of all networks by MPTCP; ends with this value, except for what the journal undoes.
 pub(super) struct Multipath {
     manager: PathManager,
     machine: Endpoints,
     /// Marks first subflows, so that they find a network's address. Without it, connections have
     /// two subflows on one network.
     _subflows: Option<Subflows>,
-    /// The ways of first subflows as the kernel has them.
+    /// Routes of first subflows that the kernel has.
     firsts: Vec<(Network, IpAddr)>,
-    /// What went wrong last, so that it is said once.
+    /// Last error, so that it is reported once.
     said: Option<String>,
 }
 
 impl Multipath {
-    /// Lets connections have as many subflows as the kernel permits; nothing where it has no MPTCP.
+    /// Permits as many subflows of a connection as the kernel supports; `None` without MPTCP.
     pub(super) fn start(system: &mut System) -> Option<Self> {
         let manager = PathManager::open()
             .inspect_err(|error| tracing::info!(%error, "no MPTCP: this kernel has none"))
             .ok()?;
-        let most = u32::try_from(MOST_ENDPOINTS).unwrap_or(u32::MAX);
+        let most = u32::try_from(MAX_ENDPOINTS).unwrap_or(u32::MAX);
         let steps = system
             .sysctl("net/mptcp/enabled", "1")
             .and_then(|()| system.raise_subflows(&manager, most));
@@ -49,14 +49,14 @@ impl Multipath {
         );
         Some(Self {
             manager,
-            machine: Endpoints::new(MOST_ENDPOINTS),
+            machine: Endpoints::new(MAX_ENDPOINTS),
             _subflows: subflows.ok(),
             firsts: Vec::new(),
             said: None,
         })
     }
 
-    /// What a network does for MPTCP now.
+    /// Returns the present role of a network for MPTCP.
     pub(super) fn part(&self, number: u8) -> Option<&'static str> {
         let mut endpoints = self.machine.present().values();
         let own = endpoints.find(|endpoint| endpoint.network == NetworkId(u32::from(number)))?;
@@ -78,7 +78,7 @@ impl Multipath {
         }
         if problem != self.said {
             if let Some(error) = &problem {
-                tracing::warn!(error, "MPTCP does not follow the networks");
+                tracing::warn!(error, "cannot update the networks of MPTCP");
             }
             self.said = problem;
         }
@@ -110,7 +110,7 @@ impl Multipath {
         result.map_err(|error| (address, error))
     }
 
-    /// The routes of first subflows, if they are others than before.
+    /// Updates the routes of first subflows, if they have changed.
     async fn lead_firsts(
         &mut self,
         system: &mut System,
@@ -140,7 +140,7 @@ impl Multipath {
 }
 
 impl Direct {
-    /// Tells the path manager of MPTCP which networks there are now.
+    /// Updates the endpoints of MPTCP's path manager to the present networks.
     pub(super) async fn follow_multipath(&mut self) {
         let Some(multipath) = &mut self.multipath else {
             return;

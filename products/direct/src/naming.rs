@@ -1,5 +1,5 @@
-//! Names in direct mode: joins the machine that remembers them to the resolver, to the services
-//! that know of resolvers, and to the rules.
+//! Names in direct mode: connects the machine that stores them with the resolver, with the services
+//! that report resolvers, and with the rules.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use anyhow::anyhow;
 use hawser_config::{ClientConfig, DnsMode, Page};
 use hawser_host::dhcp;
-use hawser_host::dns::{self, NameServers, Place, Servers};
-use hawser_host::portal::Look;
+use hawser_host::dns::{self, NameServers, NetworkAccess, Servers};
+use hawser_host::portal::PortalCheckInputs;
 use hawser_linux::direct::{Elements, TABLE, TUNNEL};
 use hawser_steer::names::{Choices, Learned, Names, Reason, normal};
 use hawser_units::{Duration, Instant, NetworkId};
@@ -17,21 +17,21 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::networks::Known;
+use super::notices::TaskResult;
 use super::probe::Probe;
 use super::resolver::Resolver;
 use super::rules::{THROUGH_HUB, set_name};
-use super::told::Told;
-use super::{Direct, beside};
+use super::{Direct, tunnel_access};
 
-/// Names, and who is asked for them.
+/// Names, and their resolvers.
 pub(super) struct Naming {
     names: Names,
     servers: NameServers,
     leases: dhcp::View,
     resolver: Option<Resolver>,
     watch: Option<JoinHandle<()>>,
-    tell: mpsc::Sender<Told>,
-    pub(super) told: mpsc::Receiver<Told>,
+    tell: mpsc::Sender<TaskResult>,
+    pub(super) told: mpsc::Receiver<TaskResult>,
 }
 
 impl Drop for Naming {
@@ -43,11 +43,11 @@ impl Drop for Naming {
 }
 
 impl Naming {
-    /// `has_hub`: networks must not choose what leaves the tunnel, so only what the hub's resolvers
-    /// answer joins the sets of rules.
+    /// Creates the state. With `has_hub`, networks must not decide which flows leave the tunnel, so
+    /// only answers of the hub's resolvers are added to the sets of rules.
     pub(super) fn new(config: &ClientConfig, has_hub: bool, leases: dhcp::View) -> Self {
-        let (tell, told) = mpsc::channel(MOST_WAITING);
-        let names = Names::new(patterns(config), MOST_NAMES);
+        let (tell, told) = mpsc::channel(MAX_WAITING);
+        let names = Names::new(patterns(config), MAX_NAMES);
         let names = match has_hub {
             true => names.trusting(THROUGH_HUB),
             false => names,
@@ -63,7 +63,7 @@ impl Naming {
         }
     }
 
-    /// Begins to look for the resolvers of networks.
+    /// Starts to monitor the resolvers of networks.
     pub(super) fn watch_servers(&mut self, config: &ClientConfig) {
         let own = config.direct.own().into();
         self.watch = Some(hawser_linux::tasks::spawn(dns::watch(own, self.tell.clone())));
@@ -73,28 +73,33 @@ impl Naming {
         self.names.handle_rules(patterns(config));
     }
 
-    /// Whether programs can ask.
+    /// Returns whether programs can send queries.
     pub(super) fn is_on(&self) -> bool {
         self.resolver.is_some()
     }
 
-    /// Where the resolver of each network answers.
+    /// Returns the ports of the networks' resolvers.
     pub(super) fn ports(&self) -> &BTreeMap<u8, u16> {
         static NONE: BTreeMap<u8, u16> = BTreeMap::new();
         self.resolver.as_ref().map_or(&NONE, Resolver::ports)
     }
 
-    /// What all sets contain now.
+    /// Returns the present contents of all sets.
     pub(super) fn elements(&mut self, now: Instant) -> Elements {
         grouped(self.names.elements(now))
     }
 
-    /// A network's resolvers.
-    pub(super) fn place(&self, number: u8, known: &Known, config: &ClientConfig) -> Option<Place> {
+    /// Returns the access to a network, with its resolvers.
+    pub(super) fn access_to(
+        &self,
+        number: u8,
+        known: &Known,
+        config: &ClientConfig,
+    ) -> Option<NetworkAccess> {
         let network = known.network.as_ref()?;
         let mut servers = self.known_of(&known.name, network.index, config).addresses;
         servers.retain(|server| network.carries(server.is_ipv6()));
-        Some(Place {
+        Some(NetworkAccess {
             number,
             device: known.name.clone(),
             index: network.index,
@@ -102,40 +107,40 @@ impl Naming {
         })
     }
 
-    /// A network's resolvers and what else it says.
+    /// Returns the resolvers of a network and its other advertised settings.
     fn known_of(&self, name: &str, index: u32, config: &ClientConfig) -> Servers {
         let set = config.network(name).dns;
         dhcp::known(set, Some(&self.leases), &self.servers, (name, index))
     }
 
-    /// By what a network is looked at for a portal.
-    pub(super) fn look(
+    /// Returns the inputs of a network's portal check.
+    pub(super) fn portal_check_inputs(
         &self,
         (number, known): (u8, &Known),
         config: &ClientConfig,
         page: &Page,
-    ) -> Option<Look> {
-        let place = self.place(number, known, config)?;
-        Some(Look {
-            api: self.known_of(&known.name, place.index, config).portal_api,
-            place,
+    ) -> Option<PortalCheckInputs> {
+        let access = self.access_to(number, known, config)?;
+        Some(PortalCheckInputs {
+            api: self.known_of(&known.name, access.index, config).portal_api,
+            access,
             page: page.clone(),
         })
     }
 
-    /// Where tasks tell what they found.
-    pub(super) fn teller(&self) -> mpsc::Sender<Told> {
+    /// Returns the sender for results of tasks.
+    pub(super) fn teller(&self) -> mpsc::Sender<TaskResult> {
         self.tell.clone()
     }
 
-    /// The name behind an address, for people.
+    /// Returns the name of an address, for display.
     pub(super) fn name_of(&self, address: IpAddr, now: Instant) -> Option<&str> {
         self.names.name_of(address, now)
     }
 }
 
 impl Direct {
-    /// Has programs ask Hawser for names, where that is wanted.
+    /// Registers Hawser as the resolver of programs, if the configuration requires it.
     pub(super) async fn start_resolver(&mut self) {
         if self.config.dns != DnsMode::Networks {
             return;
@@ -144,7 +149,7 @@ impl Direct {
         let resolver = match Resolver::start(&own, self.naming.tell.clone()).await {
             Ok(resolver) => resolver,
             Err(error) => {
-                tracing::warn!(%error, "names are not asked for by network, and rules with a domain are for none: another resolver has port 53 of all addresses");
+                tracing::warn!(%error, "names are not resolved by network, and rules with a domain have no effect: another resolver uses port 53 of all addresses");
                 self.notice = Some(format!("no resolver: {error}"));
                 return;
             }
@@ -152,25 +157,25 @@ impl Direct {
         self.naming.resolver = Some(resolver);
         if let Err(error) = self.system.resolvers(&self.config.interface.0, &own) {
             let error = format!("{:#}", anyhow!(error));
-            tracing::warn!(error, "the system's resolvers are as before");
+            tracing::warn!(error, "the system's resolvers are not changed");
             self.notice = Some(format!(
-                "programs do not ask Hawser for names: write `nameserver {}` to /etc/resolv.conf, and each network's dns to client.toml",
+                "programs do not use Hawser's resolver: write `nameserver {}` to /etc/resolv.conf, and the resolvers of each network (dns) to client.toml",
                 own[0]
             ));
         }
     }
 
-    pub(super) fn on_told(&mut self, told: Told) {
+    pub(super) fn on_task_result(&mut self, told: TaskResult) {
         let now = self.now();
         match told {
-            Told::Servers(servers) => self.naming.servers = servers.or_those_of(&self.naming.servers),
-            Told::Looked(looked) => self.on_looked(looked),
-            Told::Tried(probe, took) => self.faster.machine.handle_connect(probe, took, now),
-            Told::Question { name, chosen, places } => {
+            TaskResult::Servers(servers) => self.naming.servers = servers.or_those_of(&self.naming.servers),
+            TaskResult::PortalCheckResult(looked) => self.on_checked(looked),
+            TaskResult::Tried(probe, took) => self.faster.machine.handle_connect(probe, took, now),
+            TaskResult::Question { name, chosen, reply } => {
                 let chosen = chosen.map(|number| NetworkId(u32::from(number)));
-                let _ = places.send(self.places(&name, chosen).0);
+                let _ = reply.send(self.resolvers_for(&name, chosen).0);
             }
-            Told::Answer {
+            TaskResult::Answer {
                 name,
                 number,
                 addresses,
@@ -180,14 +185,15 @@ impl Direct {
                 let addresses: Vec<_> = addresses.into_iter().map(seconds).collect();
                 let network = NetworkId(u32::from(number));
                 self.naming.names.handle_answer(&name, network, &addresses, now);
-                self.tell_sets();
+                self.update_sets();
                 let _ = done.send(());
             }
         }
     }
 
-    /// The kernel's sets hear of addresses before the program does that asked.
-    fn tell_sets(&mut self) {
+    /// Adds new addresses to the kernel's sets, before the program that sent the query receives the
+    /// answer.
+    fn update_sets(&mut self) {
         let mut learned = Vec::new();
         while let Some(event) = self.naming.names.poll_event() {
             learned.push(event);
@@ -199,14 +205,14 @@ impl Direct {
         {
             tracing::warn!(
                 error = format!("{:#}", anyhow!(error)),
-                "rules do not know some addresses of their domains"
+                "some addresses of domains are missing in the rules"
             );
         }
     }
 
-    /// Who is asked for a name, in order, and why.
-    fn places(&self, name: &str, chosen: Option<NetworkId>) -> (Vec<Place>, Reason) {
-        let has_hub = self.beside.has_hub() && !self.rules.bypasses();
+    /// Returns the resolvers for a name, in order, and the reason.
+    fn resolvers_for(&self, name: &str, chosen: Option<NetworkId>) -> (Vec<NetworkAccess>, Reason) {
+        let has_hub = self.tunnel_access.has_hub() && !self.rules.bypasses();
         let mut default: Vec<_> = self
             .networks
             .all()
@@ -220,7 +226,7 @@ impl Direct {
         if has_hub {
             default = vec![(Duration::ZERO, TUNNEL)];
         }
-        // With a hub, it is not for a network to say which names are asked past it.
+        // With a hub, a network must not decide which names are resolved outside the tunnel.
         let domains = self
             .networks
             .present()
@@ -239,22 +245,28 @@ impl Direct {
                 .collect(),
         };
         let (order, reason) = self.naming.names.order(name, chosen, &choices);
-        (order.iter().filter_map(|id| self.place_of(*id)).collect(), reason)
+        (
+            order.iter().filter_map(|id| self.access_by_id(*id)).collect(),
+            reason,
+        )
     }
 
-    /// Where to send what is for one network alone, or for the tunnel.
-    pub(super) fn place_of(&self, id: NetworkId) -> Option<Place> {
+    /// Returns the access to one network, or to the tunnel.
+    pub(super) fn access_by_id(&self, id: NetworkId) -> Option<NetworkAccess> {
         let number = u8::try_from(id.0).ok()?;
         if number == TUNNEL {
-            return Some(beside::place(self.tunnel()?, &self.config.interface.0));
+            return Some(tunnel_access::tunnel_resolvers(
+                self.tunnel()?,
+                &self.config.interface.0,
+            ));
         }
         let (_, known) = self.networks.all().find(|(other, _)| *other == number)?;
         self.naming
-            .place(number, known, &self.config)
+            .access_to(number, known, &self.config)
             .filter(|_| !known.is_shut)
     }
 
-    /// Names that contain the text: what is known of them, and who is asked for the text itself, if
+    /// Returns the state of names that contain the text, and the resolvers for the text itself, if
     /// it is a name.
     pub(super) fn explain_names(&self, wanted: &str) -> Value {
         if !self.naming.is_on() || wanted.is_empty() {
@@ -264,9 +276,9 @@ impl Direct {
         let known = self.naming.names.all(now);
         let mut known: Vec<_> = known
             .filter(|(name, ..)| name.contains(wanted))
-            .take(MOST_SHOWN)
+            .take(MAX_REPORTED)
             .map(|(name, address, heard)| {
-                let (_, reason) = self.places(name, None);
+                let (_, reason) = self.resolvers_for(name, None);
                 json!({
                     "name": name,
                     "address": address,
@@ -278,11 +290,11 @@ impl Direct {
             .collect();
         let is_name = wanted.contains('.') && wanted.parse::<IpAddr>().is_err();
         if let Some(name) = normal(wanted).filter(|_| known.is_empty() && is_name) {
-            let (places, reason) = self.places(&name, None);
+            let (all, reason) = self.resolvers_for(&name, None);
             known.push(json!({
                 "name": name,
                 "address": null,
-                "network": places.first().map(|place| &place.device),
+                "network": all.first().map(|access| &access.device),
                 "seconds": null,
                 "why": self.why_asked(reason),
             }));
@@ -299,14 +311,14 @@ impl Direct {
 
     fn why_asked(&self, reason: Reason) -> String {
         match reason {
-            Reason::Chosen => "its program chose this network".to_owned(),
+            Reason::Chosen => "its program selected this network".to_owned(),
             Reason::Rule(index) => {
                 let rule = self.config.rules.get(index).map(ToString::to_string);
                 format!("the rule for {}", rule.unwrap_or_default())
             }
             Reason::Domain => "its domain is this network's own".to_owned(),
-            Reason::Default if self.beside.has_hub() => "no rule is for it".to_owned(),
-            Reason::Default => "no rule is for it, and this network answers soonest".to_owned(),
+            Reason::Default if self.tunnel_access.has_hub() => "no rule matches it".to_owned(),
+            Reason::Default => "no rule matches it, and this network answers first".to_owned(),
         }
     }
 }
@@ -323,9 +335,13 @@ fn grouped(learned: Vec<Learned>) -> Elements {
     elements
 }
 
-/// Of names and addresses together; more are forgotten, the shortest-lived first.
-const MOST_NAMES: usize = 4096;
-/// Questions that wait for the event loop.
-const MOST_WAITING: usize = 64;
-/// More than anybody reads.
-const MOST_SHOWN: usize = 100;
+/// Maximum number of names and addresses together; beyond it, those with the shortest lifetime are
+/// removed. Source: our choice, a bound on memory and on the kernel's sets; a household looks up
+/// fewer in a day.
+const MAX_NAMES: usize = 4096;
+/// Maximum number of queries that wait for the event loop. Source: our choice; further queries
+/// wait, which programs notice as a slow resolver.
+const MAX_WAITING: usize = 64;
+/// Maximum number of names in status, more than a user reads. Source: our choice; a filter shows
+/// the others.
+const MAX_REPORTED: usize = 100;

@@ -1,4 +1,4 @@
-//! The networks of direct mode: their numbers, whether they are alive, and what they carry.
+//! Networks of direct mode: their numbers, states and capacities.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
@@ -17,26 +17,26 @@ use tokio::sync::mpsc;
 use super::meter::Meter;
 use super::probe::{Heard, Probe};
 
-/// A network that is or was there.
+/// Present or former network.
 pub(super) struct Known {
     pub(super) name: String,
-    /// What the kernel says of it; `None` while it is gone.
+    /// Properties that the kernel reports; `None` while it is absent.
     pub(super) network: Option<Network>,
     pub(super) kind: Kind,
-    /// The access point behind which it is, as programs name it.
+    /// Access point of the network, as named by programs.
     pub(super) bssid: Option<String>,
     pub(super) probe: Option<Probe>,
     pub(super) meter: Meter,
-    /// Its quota is used up, and that shuts it: for good, or while others work.
+    /// Set if its exhausted quota disables it, permanently or while others work.
     pub(super) is_shut: bool,
-    /// A captive portal stands before it, or may do.
+    /// Set while it has a captive portal, or may have one.
     pub(super) is_barred: bool,
     /// Set while its health check fails.
     pub(super) is_left_out: bool,
 }
 
 impl Known {
-    fn gone(name: &str) -> Self {
+    fn absent(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             network: None,
@@ -50,12 +50,12 @@ impl Known {
         }
     }
 
-    /// Whether new flows may go there.
+    /// Returns whether new flows may use it.
     pub(super) fn is_alive(&self) -> bool {
         self.works() && !self.is_shut
     }
 
-    /// Whether it leads anywhere, whatever its quota.
+    /// Returns whether it reaches the Internet, regardless of its quota.
     pub(super) fn works(&self) -> bool {
         self.network.is_some() && !self.is_barred && !self.is_left_out && self.state() != State::Unreachable
     }
@@ -65,24 +65,24 @@ impl Known {
     }
 }
 
-/// A network that has gone.
-pub(super) struct Gone {
+/// Removed network.
+pub(super) struct RemovedNetwork {
     pub(super) number: u8,
     pub(super) name: String,
     addresses: Vec<IpAddr>,
 }
 
-impl Gone {
-    /// Whether the machine still has one of its addresses: only then can connections go on when it
-    /// comes back.
-    pub(super) fn has_kept_address(&self) -> bool {
+impl RemovedNetwork {
+    /// Returns whether the machine still has one of its addresses: only then can connections
+    /// continue when it returns.
+    pub(super) fn has_same_address(&self) -> bool {
         let mut addresses = self.addresses.iter();
         addresses.any(|address| UdpSocket::bind((*address, 0)).is_ok())
     }
 }
 
-/// All networks, by number. A name keeps its number for as long as this runs, so that a flow whose
-/// network comes back is where it was.
+/// Table of all networks, by number. A name keeps its number while this process runs, so that a
+/// flow whose network returns is assigned as before.
 pub(super) struct Networks {
     known: BTreeMap<u8, Known>,
     tell: mpsc::UnboundedSender<Heard>,
@@ -121,8 +121,8 @@ impl Networks {
         self.known.get(&number).is_some_and(|known| known.is_shut)
     }
 
-    /// The number of a name, a new one if need be; those of networks that are gone are used again
-    /// only when no other is left.
+    /// Returns the number of a name, or assigns one. Numbers of removed networks are used again
+    /// only if no other is left.
     pub(super) fn number(&mut self, name: &str) -> Option<u8> {
         if let Some((number, _)) = self.all().find(|(_, known)| known.name == name) {
             return Some(number);
@@ -132,15 +132,15 @@ impl Networks {
             .into_iter()
             .find(|number| !self.known.contains_key(number));
         let number = unused.or_else(|| gone.map(|(number, _)| number))?;
-        self.known.insert(number, Known::gone(name));
+        self.known.insert(number, Known::absent(name));
         Some(number)
     }
 
-    /// Those that were there and are not in the list.
-    pub(super) fn missing(&self, list: &[Network]) -> Vec<Gone> {
+    /// Returns the networks that were present and are not in the list.
+    pub(super) fn missing(&self, list: &[Network]) -> Vec<RemovedNetwork> {
         self.present()
             .filter(|(_, network)| !list.iter().any(|listed| listed.name == network.name))
-            .map(|(number, network)| Gone {
+            .map(|(number, network)| RemovedNetwork {
                 number,
                 name: network.name.clone(),
                 addresses: network.addresses.iter().map(|(address, _)| *address).collect(),
@@ -159,8 +159,8 @@ impl Networks {
         let known = self
             .known
             .entry(number)
-            .or_insert_with(|| Known::gone(&network.name));
-        // A probe goes on asking from the address that it began with.
+            .or_insert_with(|| Known::absent(&network.name));
+        // A probe continues with its first source address.
         let has_kept_addresses = known.network.as_ref().is_none_or(|before| {
             let mut addresses = before.addresses.iter();
             addresses.all(|address| network.addresses.contains(address))
@@ -181,7 +181,7 @@ impl Networks {
                 );
                 opened
                     .inspect_err(
-                        |error| tracing::warn!(network = network.name, %error, "its gateway is not watched"),
+                        |error| tracing::warn!(network = network.name, %error, "cannot monitor its gateway"),
                     )
                     .ok()
             }),
@@ -206,7 +206,7 @@ impl Networks {
         }
     }
 
-    /// Asks gateways; says which networks have come to life or fallen silent.
+    /// Probes gateways; returns the networks that have recovered or become unresponsive.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<(u8, bool)> {
         let mut changes = Vec::new();
         for (number, known) in &mut self.known {
@@ -223,7 +223,7 @@ impl Networks {
             .min()
     }
 
-    /// The devices' counters: what every network has carried.
+    /// Processes the devices' counters: the traffic of every network.
     pub(super) fn handle_counters(&mut self, devices: &[CountedDevice], now: Instant) {
         for known in self.known.values_mut() {
             known.bssid = access_point(&known.name).map(written);
@@ -233,7 +233,7 @@ impl Networks {
         }
     }
 
-    /// Opens or shuts each network; says which are shut now and were not.
+    /// Disables or enables each network; returns the newly disabled ones.
     pub(super) fn shut(&mut self, is_shut: impl Fn(&str) -> bool) -> Vec<u8> {
         let mut fresh = Vec::new();
         for (number, known) in &mut self.known {
@@ -245,7 +245,7 @@ impl Networks {
         fresh
     }
 
-    /// Bars networks or lets them take part; says which have changed.
+    /// Excludes networks because of portals, or includes them; returns the changed ones.
     pub(super) fn bar(&mut self, is_barred: impl Fn(u8) -> bool) -> Vec<(u8, bool)> {
         let mut changed = Vec::new();
         for (number, known) in &mut self.known {
@@ -257,7 +257,8 @@ impl Networks {
         changed
     }
 
-    /// Leaves networks out or lets them take part, by their names; returns which have changed.
+    /// Excludes networks because of health checks, or includes them, by their names; returns the
+    /// changed ones.
     pub(super) fn leave_out(&mut self, is_out: impl Fn(&str) -> bool) -> Vec<(u8, bool)> {
         let mut changed = Vec::new();
         for (number, known) in &mut self.known {
@@ -269,9 +270,9 @@ impl Networks {
         changed
     }
 
-    /// What the rules may choose among.
+    /// Returns the networks among which rules may choose.
     ///
-    /// `facts`: what conditions ask of a network, by its name.
+    /// `facts` returns the facts about a network for conditions, by its name.
     pub(super) fn candidates(
         &self,
         config: &ClientConfig,
@@ -287,7 +288,7 @@ impl Networks {
         candidates
     }
 
-    /// Whether some network takes new flows of that family.
+    /// Returns whether a network accepts new flows of that family.
     pub(super) fn carries(&self, ipv6: bool) -> bool {
         let mut alive = self.known.values().filter(|known| known.is_alive());
         alive.any(|known| {
@@ -307,8 +308,8 @@ fn candidate(
     facts: NetworkFacts,
 ) -> assignment::Network {
     let set = config.network(&known.name);
-    // A network that was given little to do has shown little: a quarter of the best is assumed, so
-    // that it can show more.
+    // The measured capacity of a network with little load is too low, so a quarter of the best
+    // network's capacity is assumed at least.
     let measured = known
         .meter
         .peak()
@@ -324,7 +325,7 @@ fn candidate(
     }
 }
 
-/// What the kernel says that an interface is.
+/// Returns the kind of an interface, from the kernel.
 fn kind_of(name: &str) -> Kind {
     let class = std::path::Path::new("/sys/class/net").join(name);
     let uevent = std::fs::read_to_string(class.join("uevent")).unwrap_or_default();

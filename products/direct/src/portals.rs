@@ -1,14 +1,13 @@
-//! Captive portals in direct mode: a network is kept out while something else is in the place of a
-//! known page.
+//! Captive portals in direct mode: a network is excluded while another page replaces a known one.
 //!
-//! No network that is not used is looked at.
+//! Unused networks are not checked.
 
-use hawser_host::portals::{Looked, Portals, way};
+use hawser_host::portals::{PortalCheckResult, Portals, identity_of};
 
 use super::Direct;
 
 impl Direct {
-    /// Looks where it is time; networks behind a portal take no flows from now on.
+    /// Runs due checks; networks behind a portal get no new flows.
     pub(super) fn keep_portals(&mut self, now: hawser_units::Instant) {
         let Some(page) = self.config.direct.portal_check.0.clone() else {
             self.portals = Portals::default();
@@ -17,14 +16,17 @@ impl Direct {
         };
         for (number, known) in self.networks.all() {
             let network = known.network.as_ref().filter(|_| !known.is_shut);
-            self.portals.follow(&number, network.map(way), now);
+            self.portals.follow(&number, network.map(identity_of), now);
         }
         if !self.seen.is_empty() {
             self.portals.begin();
         }
         for (number, known) in self.networks.all() {
-            let look = self.naming.look((number, known), &self.config, &page);
-            self.portals.look(&number, look, || self.naming.teller(), now);
+            let look = self
+                .naming
+                .portal_check_inputs((number, known), &self.config, &page);
+            self.portals
+                .check_if_due(&number, look, || self.naming.teller(), now);
         }
         let portals = &self.portals;
         let changed = self.networks.bar(|number| !portals.may_carry(&number));
@@ -38,16 +40,16 @@ impl Direct {
         }
     }
 
-    pub(super) fn on_looked(&mut self, looked: Looked<u8>) {
+    pub(super) fn on_checked(&mut self, looked: PortalCheckResult<u8>) {
         let now = self.now();
         let name = self.networks.name(looked.key).to_owned();
-        self.portals.on_looked(&name, looked, now);
+        self.portals.on_checked(&name, looked, now);
     }
 
-    /// What a user should do about portals.
+    /// Returns notices for the user about portals.
     pub(super) fn portal_notices(&self) -> Vec<String> {
         let captive = self.networks.all().filter_map(|(number, known)| {
-            let ("portal", login) = self.portals.shown(&number)? else {
+            let ("portal", login) = self.portals.summary(&number)? else {
                 return None;
             };
             let name = &known.name;

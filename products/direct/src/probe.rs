@@ -1,4 +1,4 @@
-//! The probe of one network: joins the machine that judges its gateway to the socket that asks.
+//! Probe of a network: connects the machine that judges its gateway with the socket.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,27 +11,27 @@ use hawser_units::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// What the socket of a network brought.
+/// Datagram received by the socket of a network.
 pub(super) struct Heard {
     pub(super) number: u8,
     serial: u16,
     what: echo::Heard,
 }
 
-/// A running probe; it ends with this value.
+/// Running probe, which ends with this value.
 pub(super) struct Probe {
     machine: Reachability,
     socket: Arc<Echo>,
     listener: JoinHandle<()>,
     target: IpAddr,
     index: u32,
-    /// Tells this probe's answers from those of one before it.
+    /// Number that distinguishes this probe's answers from those of an earlier one.
     serial: u16,
     was_alive: bool,
 }
 
 impl Probe {
-    /// Asks `target` over the network from now on; what comes back goes to `tell`.
+    /// Starts to probe `target` over the network; results are passed to `tell`.
     pub(super) fn start(
         number: u8,
         network: &Network,
@@ -82,7 +82,8 @@ impl Probe {
         }
     }
 
-    /// Asks if it is time; says so when the gateway has come to life (true) or fallen silent.
+    /// Probes the gateway if due. Returns true when it answers again, false when it becomes
+    /// unresponsive.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Option<bool> {
         self.machine.handle_timeout(now);
         if let Some(number) = self.machine.poll_transmit(now) {
@@ -112,7 +113,7 @@ async fn listen(socket: Arc<Echo>, number: u8, serial: u16, tell: mpsc::Unbounde
                     return;
                 }
             }
-            // The device is gone; the kernel's announcement of that comes by another way.
+            // The device has disappeared; the kernel reports this separately.
             Err(error) => {
                 tracing::debug!(%error, "a probe has ended");
                 return;

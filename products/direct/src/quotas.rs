@@ -1,16 +1,24 @@
-//! What follows when a quota runs out: a word to the user, and a network that is shut, or is while
-//! others work.
+//! Consequences of an exhausted quota and of roaming: a notice for the user, and a network that is
+//! disabled, permanently or while others work.
 
 use hawser_config::QuotaAction;
+use hawser_host::devices::{is_barred, roaming_notice, unreported_notice};
 use hawser_steer::quota::Level;
 use hawser_units::Duration;
 
 use super::Direct;
 
 impl Direct {
-    /// Says what is left little of, shuts what has none left, and opens it again when the quota
-    /// begins anew.
+    /// Warns when a quota is nearly used up, disables the network when it is, and enables it when
+    /// the quota's next period begins. Disables networks whose modem roams, if it is not to be used
+    /// there.
     pub(super) fn keep_quotas(&mut self) {
+        let networks = &self.networks;
+        self.devices.report_to(&mut self.roaming, |name| {
+            networks
+                .by_name(name)
+                .is_some_and(|known| known.network.is_some())
+        });
         let names: Vec<_> = self.networks.all().map(|(_, known)| known.name.clone()).collect();
         let changed = self
             .usage
@@ -19,36 +27,38 @@ impl Direct {
         for (name, level) in changed {
             match notice(level, self.config.network(&name).quota_action) {
                 Some(text) => tracing::warn!(network = name, "{text}"),
-                None => tracing::info!(network = name, "its quota is free again"),
+                None => tracing::info!(network = name, "its quota is available again"),
             }
         }
         for number in self.shut_spent() {
             let name = self.networks.name(number);
             let action = self.config.network(name).quota_action;
-            if matches!(action, QuotaAction::Stop | QuotaAction::Backup) {
-                // Due at once, after the kernel has heard that new flows avoid the network.
+            if self.is_abroad(name) || matches!(action, QuotaAction::Stop | QuotaAction::Backup) {
+                // The release is due immediately after the kernel has the rules by which new flows
+                // avoid the network.
                 self.release(number, Duration::ZERO);
             }
         }
     }
 
-    /// Gives settings of devices to the names that these have now. Beside a hub its client does so
-    /// for both.
+    /// Applies settings of devices to their present names.
     pub(super) async fn follow_devices(&mut self) {
-        if self.beside.has_hub() {
-            return;
+        // With a hub the client takes this report, and its reload includes direct mode.
+        if !self.tunnel_access.has_hub() && self.usage.borrow_mut().poll_other_names() {
+            self.devices.read_again();
         }
-        let has_other_names = self.usage.borrow_mut().poll_other_names();
-        if has_other_names && self.config.follows_devices() {
+        if self.devices.poll_changed(&self.config).await {
             self.reload_and_log().await;
         }
     }
 
-    /// Shuts networks and opens them; says which are shut now and were not. A backup is shut while
-    /// another network works.
+    /// Disables and enables networks by their quotas; returns the newly disabled ones. A backup is
+    /// disabled while another network works.
     fn shut_spent(&mut self) -> Vec<u8> {
         let (usage, config) = (self.usage.borrow(), &self.config);
-        let is_shut = |name: &str| usage.is_shut(name, &config.network(name));
+        let roaming = &self.roaming;
+        let is_shut =
+            |name: &str| is_barred(name, roaming, config) || usage.is_shut(name, &config.network(name));
         let is_backup = |name: &str| usage.is_backup(name, &config.network(name));
         let has_other = self
             .networks
@@ -58,7 +68,23 @@ impl Direct {
             .shut(|name| is_shut(name) || has_other && is_backup(name))
     }
 
-    /// What a user should know of quotas.
+    /// Returns whether a network is disabled because its modem roams.
+    pub(super) fn is_abroad(&self, name: &str) -> bool {
+        is_barred(name, &self.roaming, &self.config)
+    }
+
+    /// Returns notices for the user about modems that roam, or are unknown.
+    pub(super) fn roaming_notices(&self) -> impl Iterator<Item = String> {
+        self.networks.present().filter_map(|(_, network)| {
+            let name = &network.name;
+            match self.is_abroad(name) {
+                true => Some(roaming_notice(name, self.devices.modem(name))),
+                false => unreported_notice(name, &self.roaming, &self.config),
+            }
+        })
+    }
+
+    /// Returns notices for the user about quotas.
     pub(super) fn quota_notices(&self) -> Vec<String> {
         let known = self.networks.all().map(|(_, known)| &known.name);
         known
@@ -74,14 +100,14 @@ impl Direct {
 fn notice(level: Level, action: QuotaAction) -> Option<&'static str> {
     match (level, action) {
         (Level::Free, _) => None,
-        (Level::Low, _) => Some("four fifths of its quota are used"),
+        (Level::Low, _) => Some("80 % of its quota are used"),
         (Level::Spent, QuotaAction::Stop) => {
-            Some("its quota is used up: it takes no new flows, and its flows are let go")
+            Some("its quota is used up: new flows avoid it, and its flows are released")
         }
         (Level::Spent, QuotaAction::Backup) => {
             Some("its quota is used up: it is used only while no other network works")
         }
-        (Level::Spent, QuotaAction::Drain) => Some("its quota is used up: it takes no new flows"),
+        (Level::Spent, QuotaAction::Drain) => Some("its quota is used up: new flows avoid it"),
         (Level::Spent, QuotaAction::Warn) => Some("its quota is used up"),
     }
 }

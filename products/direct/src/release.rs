@@ -1,9 +1,9 @@
-//! Letting go of the flows of a network that is gone.
+//! Release of the flows of a removed network.
 //!
-//! What can begin again at no loss does so at once: connections that are not established, and
-//! everything that is no TCP (a resolver asks again, QUIC moves). The next packet is a new flow and
-//! gets another network. Established TCP connections are kept for a while, as the network may come
-//! back with the same address; then their sockets are told that they are gone.
+//! Flows that can restart without a loss are released immediately: connections that are not
+//! established, and all protocols except TCP (a resolver retries, QUIC migrates). The next packet
+//! starts a new flow on another network. Established TCP connections are preserved for some time,
+//! because the network may return with the same address; then their sockets are reset.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,17 @@ use hawser_units::{Duration, Instant};
 
 use super::switch::Tracking;
 
-/// Networks whose established connections will be let go, and when.
+/// Networks whose established connections will be released, with the time.
 #[derive(Debug, Default)]
 pub(super) struct Releases {
     due: BTreeMap<u8, Instant>,
 }
 
 impl Releases {
-    /// The network is gone: lets go of what loses nothing, and of the rest after `keep`.
+    /// Releases the flows of a removed network: immediately those that lose nothing, the others
+    /// after `keep`.
     ///
-    /// `holds`: flows that are elsewhere already, or on their way.
+    /// `holds` returns whether a flow already uses another route, or is being moved.
     pub(super) fn start(
         &mut self,
         number: u8,
@@ -35,7 +36,7 @@ impl Releases {
         self.due.insert(number, now + keep);
     }
 
-    /// The network is back.
+    /// Cancels the release of a network that has returned.
     pub(super) fn stop(&mut self, number: u8) {
         self.due.remove(&number);
     }
@@ -63,21 +64,21 @@ fn release(number: u8, tracking: Tracking, which: impl Fn(&Connection) -> bool) 
     let connections = match tracking.list(MARK | u32::from(number), NETWORK_MASK) {
         Ok(connections) => connections,
         Err(error) => {
-            tracing::warn!(%error, "flows of a dead network are not let go");
+            tracing::warn!(%error, "flows of a failed network are not released");
             return;
         }
     };
     let mut count = 0;
     for connection in connections.iter().filter(|connection| which(connection)) {
         if let Err(error) = tracking.forget(connection) {
-            tracing::debug!(%error, ?connection, "a flow is not let go");
+            tracing::debug!(%error, ?connection, "cannot release a flow");
         }
         if connection.is_established_tcp() {
-            // Its program hears at once what it would find out by waiting. Kernels that cannot do
-            // it answer its next packet with a reset.
+            // The program gets the error immediately instead of after a timeout. Kernels without
+            // this function answer its next packet with a reset.
             let _ = conntrack::abort_socket(connection);
         }
         count += 1;
     }
-    tracing::debug!(number, count, "let go of flows");
+    tracing::debug!(number, count, "released flows");
 }

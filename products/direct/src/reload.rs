@@ -1,4 +1,4 @@
-//! A changed configuration, applied while direct mode runs: on SIGHUP and on `hawser reload`.
+//! Application of a changed configuration while direct mode runs, on SIGHUP and on `hawser reload`.
 
 use std::num::NonZeroU16;
 
@@ -13,9 +13,10 @@ impl Direct {
         Next::Continue
     }
 
-    /// Applies the configuration file without dropping flows; returns what waits for a restart.
+    /// Applies the configuration file without dropping flows. Returns the settings that need a
+    /// restart.
     pub(super) async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
-        let mut fresh = self.asked.load_config()?;
+        let mut fresh = self.asked.load_config(&mut self.devices).await?;
         self.add_rules_to(&mut fresh);
         if let Some(problem) = self.unfit(&fresh) {
             bail!("client.toml: {problem}");
@@ -56,9 +57,9 @@ impl Direct {
         Ok(restart)
     }
 
-    /// What of a configuration cannot be done here, in words with the remedy.
+    /// Returns the part of a configuration that is not supported here, with the remedy.
     pub(super) fn unfit(&self, config: &ClientConfig) -> Option<&'static str> {
-        if self.beside.has_hub() {
+        if self.tunnel_access.has_hub() {
             config.unfit_for_hub()
         } else {
             config.unfit_for_direct()

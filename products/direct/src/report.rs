@@ -1,10 +1,11 @@
-//! What direct mode says of itself.
+//! Status report of direct mode.
 
 use std::collections::BTreeMap;
 
 use anyhow::Context;
+use hawser_host::sensors::Modem;
 use hawser_linux::conntrack::Connection;
-use hawser_linux::direct::{FURTHER, MARK, MARK_MASK, TUNNEL, mark, read_mark};
+use hawser_linux::direct::{MARK, MARK_MASK, SECONDARY, TUNNEL, mark, read_mark};
 use hawser_steer::policy::Kind;
 use hawser_steer::reachability::State;
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use super::networks::Known;
 use super::probe::Probe;
 
 impl Direct {
-    /// `up`: at least one network takes flows.
+    /// Returns the state; `up` means that at least one network accepts flows.
     fn state(&self) -> &'static str {
         if self.networks.all().any(|(_, known)| known.is_alive()) {
             "up"
@@ -44,7 +45,7 @@ impl Direct {
             "state": self.state(),
             "interface": self.config.interface.0,
             "inner": self.config.direct.own(),
-            "tunnel": self.beside.has_hub().then(|| self.tunnel().is_some()),
+            "tunnel": self.tunnel_access.has_hub().then(|| self.tunnel().is_some()),
             "mtu": self.mtu,
             "dataplane": if self.switch.is_some() { "openvswitch" } else { "nftables" },
             "socket_option": self.options.is_some(),
@@ -70,7 +71,7 @@ impl Direct {
         })
     }
 
-    /// What sensors know; null where none does.
+    /// Returns the facts of sensors; null without sensors.
     fn facts(&self) -> Value {
         let known = self.sensors.known();
         json!({
@@ -81,7 +82,7 @@ impl Direct {
         })
     }
 
-    /// What a user should know, in one line.
+    /// Returns a notice for the user, in one line.
     fn notice(&self) -> Option<String> {
         let all: Vec<_> = self
             .notice
@@ -89,6 +90,8 @@ impl Direct {
             .cloned()
             .chain(self.quota_notices())
             .chain(self.usage.borrow().notices(&self.config))
+            .chain(self.config.device_notices().iter().cloned())
+            .chain(self.roaming_notices())
             .chain(self.portal_notices())
             .chain(self.checks.notices())
             .chain(self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices()))
@@ -112,7 +115,13 @@ impl Direct {
         json!({
             "name": known.name,
             "used": known.network.is_some(),
-            "state": self.portals.shown(&number).map_or_else(|| state(known), |(state, _)| state),
+            "state": match self.portals.summary(&number) {
+                _ if known.network.is_some() && self.is_abroad(&known.name) => "roaming",
+                Some((state, _)) => state,
+                None => state(known),
+            },
+            "device": self.devices.status(&known.name, &self.config),
+            "modem": self.devices.modem(&known.name).map(Modem::status),
             "check": self.checks.status(&known.name),
             "portal": self.portals.login(&number),
             "login_left": self.portals.left(&number, self.now()),
@@ -134,7 +143,7 @@ impl Direct {
         })
     }
 
-    /// The flows whose description contains the text, with their network and the reason.
+    /// Returns the flows whose description contains the text, with their network and the reason.
     pub(super) fn explain(&self, wanted: &str) -> anyhow::Result<Value> {
         let connections = self
             .tracking()
@@ -144,12 +153,12 @@ impl Direct {
             .iter()
             .map(|connection| (self.described(connection), connection))
             .filter(|(description, _)| description.contains(wanted))
-            .take(MOST_FLOWS)
+            .take(MAX_FLOWS)
             .filter_map(|(description, connection)| {
                 let Some((number, reason)) = read_mark(connection.mark) else {
                     return self.through_hub(description, connection);
                 };
-                let moved = self.moving.tell(connection, &self.networks, self.now());
+                let moved = self.moving.description(connection, &self.networks, self.now());
                 Some(json!({
                     "flow": description,
                     "via": "direct",
@@ -162,10 +171,10 @@ impl Direct {
         Ok(json!({ "role": "direct", "flows": flows, "names": self.explain_names(wanted) }))
     }
 
-    /// A flow through the tunnel beside; `None` where that is not what the mark says.
+    /// Returns the entry of a flow through the concurrent tunnel; `None` if its mark differs.
     fn through_hub(&self, description: String, connection: &Connection) -> Option<Value> {
         let [_, _, reason, number] = connection.mark.to_be_bytes();
-        [TUNNEL, FURTHER].contains(&number).then(|| {
+        [TUNNEL, SECONDARY].contains(&number).then(|| {
             json!({
                 "flow": description,
                 "via": "hub",
@@ -183,7 +192,7 @@ impl Direct {
         }
     }
 
-    /// With the name behind the address, where it is known.
+    /// Returns a description with the name of the address, if it is known.
     fn described(&self, connection: &Connection) -> String {
         let flow = describe(connection);
         match self.naming.name_of(connection.to.ip(), self.now()) {
@@ -215,7 +224,7 @@ fn kind(kind: Kind) -> &'static str {
 
 pub(super) fn describe(connection: &Connection) -> String {
     let protocol = match connection.protocol {
-        // As with a hub: its numbers are no ports.
+        // As with a hub, the numbers of ICMP are not ports.
         1 | 58 => return format!("icmp {} -> {}", connection.from.ip(), connection.to.ip()),
         6 => "tcp".to_owned(),
         17 => "udp".to_owned(),
@@ -224,5 +233,6 @@ pub(super) fn describe(connection: &Connection) -> String {
     format!("{protocol} {} -> {}", connection.from, connection.to)
 }
 
-/// More than anybody reads.
-const MOST_FLOWS: usize = 1_000;
+/// Maximum number of flows in an answer, more than a user reads. Source: our choice; a filter shows
+/// the others.
+const MAX_FLOWS: usize = 1_000;

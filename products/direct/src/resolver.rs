@@ -1,88 +1,83 @@
-//! The resolver that programs ask: takes their questions, has the event loop say which network to
-//! ask, and passes the answer back once the rules know of it.
+//! Resolver for programs: it receives their queries, lets the event loop select the network, and
+//! returns the answer after the rules contain it.
 //!
-//! It answers on the private addresses at port 53, and for each network at a port of its own, to
-//! which the kernel leads the questions of programs that chose that network. It remembers no
-//! answers: systemd-resolved and browsers do.
+//! It answers on the private addresses at port 53, and for each network at a separate port, to
+//! which the kernel redirects the queries of programs that chose that network. It does not cache
+//! answers; systemd-resolved and browsers do.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
-use hawser_host::dns::{Place, read_framed, write_framed};
+use hawser_host::dns::NetworkAccess;
+use hawser_host::dns::server::{self, Answer, Server};
 use hawser_steer::names::normal;
 use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
-use super::told::Told;
+use super::notices::TaskResult;
 
-/// Where questions come in; it ends with this value.
+/// Listener for queries, which ends with this value.
 #[derive(Default)]
 pub(super) struct Resolver {
     tasks: JoinSet<()>,
-    /// By network.
+    /// Ports by network.
     ports: BTreeMap<u8, u16>,
 }
 
-/// What a task that answers needs.
+/// Context of a task that answers.
 #[derive(Clone)]
 struct Desk {
-    /// Whose programs ask here; `None`: all others.
+    /// Network that the programs of this listener have chosen; `None` for all other programs.
     chosen: Option<u8>,
-    tell: mpsc::Sender<Told>,
-    room: Arc<Semaphore>,
+    tell: mpsc::Sender<TaskResult>,
 }
 
 impl Resolver {
     /// Answers at port 53 of these addresses.
     ///
     /// # Errors
-    /// None of the addresses can be had.
-    pub(super) async fn start(addresses: &[IpAddr], tell: mpsc::Sender<Told>) -> io::Result<Self> {
+    /// If none of the addresses can be bound.
+    pub(super) async fn start(addresses: &[IpAddr], tell: mpsc::Sender<TaskResult>) -> io::Result<Self> {
         let mut resolver = Self::default();
-        let desk = Desk {
-            chosen: None,
-            tell,
-            room: Arc::new(Semaphore::new(MOST_AT_ONCE)),
-        };
-        resolver.listen(addresses, DNS, &desk).await?;
-        // Every number that a network may have: so nothing is opened when it comes.
-        for number in hawser_linux::direct::NUMBERS.take(MOST_NETWORKS) {
+        let room = Arc::new(Semaphore::new(server::MAX_QUESTIONS));
+        let desk = Desk { chosen: None, tell };
+        resolver.listen(addresses, server::PORT, &desk, &room).await?;
+        // The ports of all possible networks are opened in advance.
+        for number in hawser_linux::direct::NUMBERS.take(MAX_NETWORKS) {
             let port = FIRST_PORT + u16::from(number);
             let desk = Desk {
                 chosen: Some(number),
                 ..desk.clone()
             };
-            resolver.listen(addresses, port, &desk).await?;
+            resolver.listen(addresses, port, &desk, &room).await?;
             resolver.ports.insert(number, port);
         }
         Ok(resolver)
     }
 
-    /// Where each network's own resolver answers.
+    /// Returns the port of each network's resolver.
     pub(super) fn ports(&self) -> &BTreeMap<u8, u16> {
         &self.ports
     }
 
-    /// Where IPv6 is switched off, IPv4 does.
-    async fn listen(&mut self, addresses: &[IpAddr], port: u16, desk: &Desk) -> io::Result<()> {
+    /// Binds the sockets; if IPv6 is disabled, IPv4 suffices.
+    async fn listen(
+        &mut self,
+        addresses: &[IpAddr],
+        port: u16,
+        desk: &Desk,
+        room: &Arc<Semaphore>,
+    ) -> io::Result<()> {
         let mut last = None;
         let mut is_heard = false;
         for address in addresses {
-            let place = SocketAddr::new(*address, port);
-            let both = async {
-                Ok::<_, io::Error>((UdpSocket::bind(place).await?, TcpListener::bind(place).await?))
-            };
-            match both.await {
-                Ok((datagrams, streams)) => {
+            match Server::bind(SocketAddr::new(*address, port)).await {
+                Ok(server) => {
                     is_heard = true;
-                    self.tasks.spawn(hear_datagrams(datagrams, desk.clone()));
-                    self.tasks.spawn(hear_streams(streams, desk.clone()));
+                    self.tasks.spawn(server.run(desk.clone(), Arc::clone(room)));
                 }
                 Err(error) => last = Some(error),
             }
@@ -94,62 +89,8 @@ impl Resolver {
     }
 }
 
-async fn hear_datagrams(socket: UdpSocket, desk: Desk) {
-    let socket = Arc::new(socket);
-    let mut buffer = vec![0; MOST_BYTES];
-    loop {
-        let (length, from) = match socket.recv_from(&mut buffer).await {
-            Ok(heard) => heard,
-            Err(error) => {
-                tracing::debug!(%error, "a question was not heard");
-                continue;
-            }
-        };
-        // Who asks too much is not heard, and asks again.
-        let Ok(permit) = Arc::clone(&desk.room).try_acquire_owned() else {
-            continue;
-        };
-        let (query, socket, desk) = (buffer[..length].to_vec(), Arc::clone(&socket), desk.clone());
-        hawser_linux::tasks::spawn(async move {
-            if let Some(answer) = desk.answer(&query, false).await {
-                let _ = socket.send_to(&answer, from).await;
-            }
-            drop(permit);
-        });
-    }
-}
-
-async fn hear_streams(listener: TcpListener, desk: Desk) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        let Ok(permit) = Arc::clone(&desk.room).try_acquire_owned() else {
-            continue;
-        };
-        let desk = desk.clone();
-        hawser_linux::tasks::spawn(async move {
-            let _ = converse(stream, &desk).await;
-            drop(permit);
-        });
-    }
-}
-
-/// One question after the other, until nobody asks any more.
-async fn converse(mut stream: TcpStream, desk: &Desk) -> io::Result<()> {
-    loop {
-        let query = timeout(IDLE, read_framed(&mut stream)).await??;
-        let Some(answer) = desk.answer(&query, true).await else {
-            return Ok(());
-        };
-        write_framed(&mut stream, &answer).await?;
-    }
-}
-
-impl Desk {
-    /// The answer to a message; none where it is not even a question.
-    async fn answer(&self, query: &[u8], is_stream: bool) -> Option<Vec<u8>> {
+impl Answer for Desk {
+    async fn answer(&self, query: &[u8], _from: IpAddr, is_stream: bool) -> Option<Vec<u8>> {
         let asked = Message::from_vec(query).ok()?;
         if asked.metadata.message_type != MessageType::Query {
             return None;
@@ -172,39 +113,46 @@ impl Desk {
         refusal.add_queries(asked.queries);
         refusal.to_vec().ok()
     }
+}
 
-    /// Asks network after network until one answers; the rules hear of the answer before the
-    /// program does.
+impl Desk {
+    /// Queries one network after the other until one answers. The rules receive the answer before
+    /// the program does.
     async fn pass_on(&self, query: &[u8], name: String, is_stream: bool) -> Option<Vec<u8>> {
-        // Names with other letters (of service records, say) are asked for as they are, and are in
-        // no rule.
+        // Names with other characters (for example of service records) are resolved unchanged, and
+        // match no rule.
         let name = normal(&name).unwrap_or_default();
-        let (places, answer) = oneshot::channel();
-        let told = Told::Question {
+        let (reply, answer) = oneshot::channel();
+        let told = TaskResult::Question {
             name: name.clone(),
             chosen: self.chosen,
-            places,
+            reply,
         };
         self.tell.send(told).await.ok()?;
-        for place in answer.await.ok()? {
-            match place.ask(query, is_stream).await {
+        for access in answer.await.ok()? {
+            match access.ask(query, is_stream).await {
                 Ok(answer) => {
                     if !answer.addresses.is_empty() {
-                        self.tell_answer(name, &place, answer.addresses).await?;
+                        self.report_answer(name, &access, answer.addresses).await?;
                     }
                     return Some(answer.bytes);
                 }
-                Err(error) => tracing::debug!(network = place.device, %error, "its resolvers do not answer"),
+                Err(error) => tracing::debug!(network = access.device, %error, "its resolvers do not answer"),
             }
         }
         None
     }
 
-    async fn tell_answer(&self, name: String, place: &Place, addresses: Vec<(IpAddr, u32)>) -> Option<()> {
+    async fn report_answer(
+        &self,
+        name: String,
+        access: &NetworkAccess,
+        addresses: Vec<(IpAddr, u32)>,
+    ) -> Option<()> {
         let (done, known) = oneshot::channel();
-        let told = Told::Answer {
+        let told = TaskResult::Answer {
             name,
-            number: place.number,
+            number: access.number,
             addresses,
             done,
         };
@@ -213,13 +161,9 @@ impl Desk {
     }
 }
 
-const DNS: u16 = 53;
-/// As the tables of networks are numbered.
+/// First port; the following ones are numbered like the networks' routing tables. Source:
+/// `FIRST_TABLE` of `system/linux/src/system/network_tables.rs`.
 const FIRST_PORT: u16 = 18_600;
-/// Programs choose among more networks than this only where nobody can test it.
-const MOST_NETWORKS: usize = 32;
-/// Questions at once: each holds a socket for some seconds at most.
-const MOST_AT_ONCE: usize = 256;
-const MOST_BYTES: usize = 4096;
-/// A stream on which nobody asks (RFC 7766 section 6.2.3: a few seconds).
-const IDLE: Duration = Duration::from_secs(10);
+/// Maximum number of networks among which programs choose. Source: our choice; each opens its ports
+/// in advance, and programs cannot choose a further network.
+const MAX_NETWORKS: usize = 32;

@@ -1,14 +1,14 @@
-//! From the configuration's rules to the kernel's: what decides, and what it decides now.
+//! Conversion of the configuration's rules to the kernel's, and their present decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
 use hawser_config::{ClientConfig, HubUse, NetworkChoice, RuleConfig, Via};
-use hawser_host::beside::Bypass;
-use hawser_linux::direct::{Choice, FURTHER, Intent, Match, Port, Ruleset, TUNNEL, reason};
+use hawser_host::product_interfaces::Bypass;
+use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, SECONDARY, TUNNEL, reason};
 use hawser_linux::netlink::{self, NextHop};
-use hawser_steer::assignment::{Assignment, Decision, Measure, Network, Way, Wish};
+use hawser_steer::assignment::{Assignment, Decision, Measure, Network, RuleAction, Wish};
 use hawser_steer::names::Set;
 use hawser_steer::policy::Selector;
 use hawser_steer::policy::conditions::{Conditions, Facts};
@@ -17,30 +17,30 @@ use hawser_units::{Instant, Net, NetworkId};
 use super::bypass;
 use super::networks::Networks;
 
-/// The rules in their order: those of the configuration, then intents, then the default.
+/// Rules in their order: those of the configuration, then intents, then the default.
 pub(super) struct Rules {
     lines: Vec<Line>,
     machine: Assignment,
-    /// The names for which the machine was made.
+    /// Names of networks for which the machine was created.
     names: Vec<String>,
-    /// Descriptions of all rules that have ever been there, by reason: flows may be older than the
+    /// Descriptions of all present and former rules, by reason, because flows may be older than the
     /// configuration.
     told: Vec<String>,
     applied: Option<Ruleset>,
-    /// The tunnel takes what no rule sends past it, and programs choose nothing.
+    /// Set if the tunnel carries all flows without another rule; programs then have no choice.
     has_hub: bool,
     /// Networks over which new connections bypass the hub; `None` while they use the tunnel.
     bypass: Option<Bypass>,
-    /// Set while the machine is the one of another `bypass`.
+    /// Set while the machine was created for another `bypass`.
     is_stale: bool,
 }
 
 struct Line {
     reason: u8,
     flows: Match,
-    /// Whether its control group is there; the kernel takes no rule for one that is not.
+    /// Set if its control group exists; the kernel rejects rules for missing groups.
     is_possible: bool,
-    /// Which of its networks takes a flow, or the tunnel, hangs on the destination.
+    /// Set if the destination decides whether the tunnel or which of its networks carries a flow.
     by_destination: bool,
 }
 
@@ -49,7 +49,7 @@ impl Rules {
         Self::remembering(config, (Vec::new(), None), has_hub, None)
     }
 
-    /// The same after the configuration has changed.
+    /// Updates the rules after the configuration has changed.
     pub(super) fn with(&mut self, config: &ClientConfig) -> Self {
         let told = std::mem::take(&mut self.told);
         let known = (told, self.applied.take());
@@ -122,10 +122,11 @@ impl Rules {
             is_possible: true,
             by_destination: any_hub(config, self.has_hub),
         });
-        self.look_at_cgroups();
+        self.check_cgroups();
     }
 
-    /// The number under which flows remember the rule. When numbers run out, rules share the last.
+    /// Returns the number that flows store for the rule. If all numbers are used, rules share the
+    /// last one.
     fn reason(&mut self, told: &str) -> u8 {
         let at = self
             .told
@@ -138,26 +139,26 @@ impl Rules {
         u8::try_from(at + usize::from(reason::FIRST_RULE)).unwrap_or(u8::MAX)
     }
 
-    /// In words, why a flow is where it is.
+    /// Returns the text about why a flow uses its network.
     pub(super) fn why(&self, reason: u8, config: &ClientConfig) -> String {
         match reason {
-            reason::PROGRAM => "its program chose this network".to_owned(),
-            reason::CAME_IN => "it came in there".to_owned(),
-            // In its own words where it is still known; so after a restart.
+            reason::PROGRAM => "its program selected this network".to_owned(),
+            reason::CAME_IN => "the connection arrived over this network".to_owned(),
+            // The mover has the exact text unless the process has restarted.
             reason::MOVED => "it was moved here".to_owned(),
             reason::NAMED => "this network's resolver gave the private address".to_owned(),
             reason::MULTIPATH => "it is a subflow of an MPTCP connection, which uses all networks".to_owned(),
             reason::WITHOUT_HUB => "it began while no hub answered (without_hub = \"direct\")".to_owned(),
-            reason::DEFAULT if self.has_hub => "no rule is for it".to_owned(),
+            reason::DEFAULT if self.has_hub => "no rule matches it".to_owned(),
             reason::DEFAULT => format!(
-                "no rule is for it, and flows are shared out {}",
+                "no rule matches it, and flows are distributed {}",
                 how(config.direct.spread.0)
             ),
             reason::FIRST_RULE.. => {
                 let told = self.told.get(usize::from(reason - reason::FIRST_RULE));
                 format!(
                     "the rule for {}",
-                    told.map_or("a rule that is gone", String::as_str)
+                    told.map_or("a rule that was removed", String::as_str)
                 )
             }
             _ => {
@@ -170,7 +171,7 @@ impl Rules {
         }
     }
 
-    /// Makes the machine anew when names have come that rules may mean.
+    /// Recreates the machine when names have appeared that rules may contain.
     pub(super) fn know(&mut self, networks: &Networks, config: &ClientConfig) {
         let names: Vec<_> = networks.all().map(|(_, known)| known.name.clone()).collect();
         if names != self.names || std::mem::take(&mut self.is_stale) {
@@ -201,7 +202,7 @@ impl Rules {
         self.machine.handle_networks(networks, now);
     }
 
-    /// The networks that may take new flows, and the tunnel.
+    /// Returns the networks that may carry new flows, and the tunnel.
     pub(super) fn networks(&self) -> &BTreeMap<NetworkId, Network> {
         self.machine.networks()
     }
@@ -210,14 +211,14 @@ impl Rules {
         self.machine.handle_facts(facts);
     }
 
-    /// The configuration's rules, where each sends its flows, and whether it is for any flow at
-    /// this moment.
+    /// Yields the configuration's rules, each with its route, and whether it applies at this
+    /// moment.
     pub(super) fn holding<'a>(
         &'a self,
         config: &'a ClientConfig,
     ) -> impl Iterator<Item = (&'a RuleConfig, String, bool)> + 'a {
         let rules = config.rules.iter().zip(self.machine.holding());
-        rules.map(|(rule, holds)| (rule, way(rule, self.has_hub), holds))
+        rules.map(|(rule, holds)| (rule, route_text(rule, self.has_hub), holds))
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
@@ -228,10 +229,10 @@ impl Rules {
         self.machine.poll_timeout()
     }
 
-    /// Control groups come and go with what runs in them.
-    pub(super) fn look_at_cgroups(&mut self) {
+    /// Checks which control groups exist, since they are created and removed with their services.
+    pub(super) fn check_cgroups(&mut self) {
         let root = Path::new("/sys/fs/cgroup");
-        // nft knows groups only there, and only where no version 1 is in between.
+        // nft supports groups only in the unified hierarchy, without version 1.
         let is_unified = root.join("cgroup.controllers").exists();
         for line in &mut self.lines {
             if let Some(cgroup) = &line.flows.cgroup {
@@ -240,14 +241,14 @@ impl Rules {
         }
     }
 
-    /// Until the next look, no control group is there.
+    /// Treats all control groups as absent until the next check.
     pub(super) fn leave_out_cgroups(&mut self) {
         for line in &mut self.lines {
             line.is_possible &= line.flows.cgroup.is_none();
         }
     }
 
-    /// What the kernel should be told now.
+    /// Returns the ruleset that the kernel should have now.
     pub(super) fn ruleset(&self, config: &ClientConfig, networks: &Networks, has_names: bool) -> Ruleset {
         let decisions = self.machine.decisions().iter().zip(&self.lines);
         let numbers = |turns: &[NetworkId]| turns.iter().filter_map(|id| u8::try_from(id.0).ok()).collect();
@@ -285,9 +286,9 @@ impl Rules {
         }
     }
 
-    /// Returns for each rule of the configuration which networks are asked for its names, of any
-    /// family, and whether no others may be. With a hub, it alone is: the answers of a network
-    /// would choose which flows leave the tunnel.
+    /// Returns for each rule of the configuration the networks that resolve its names, and whether
+    /// no others may. With a hub, only the hub resolves them: a network's answers would decide
+    /// which flows leave the tunnel.
     pub(super) fn networks_of_rules(&self, config: &ClientConfig) -> Vec<(Vec<NetworkId>, bool)> {
         let decisions = self.machine.decisions().iter().take(config.rules.len());
         decisions
@@ -303,7 +304,8 @@ impl Rules {
             .collect()
     }
 
-    /// The reasons of flows whose way hangs on the destination, and all networks that may be it.
+    /// Returns the reasons of flows whose route depends on the destination, and all networks that
+    /// may be that route.
     pub(super) fn by_destination(&self) -> (Vec<u8>, BTreeSet<NetworkId>) {
         let decisions = self.machine.decisions().iter().zip(&self.lines);
         let (mut reasons, mut among) = (Vec::new(), BTreeSet::new());
@@ -314,12 +316,12 @@ impl Rules {
         (reasons, among)
     }
 
-    /// What the kernel was told last.
+    /// Returns the ruleset that the kernel accepted last.
     pub(super) fn applied(&self) -> Option<&Ruleset> {
         self.applied.as_ref()
     }
 
-    /// Whether the kernel has this set.
+    /// Returns whether the kernel has this set.
     pub(super) fn has_set(&self, set: &str) -> bool {
         self.applied.as_ref().is_some_and(|ruleset| ruleset.has_set(set))
     }
@@ -329,7 +331,7 @@ impl Rules {
     }
 }
 
-/// The kernel's name of a set.
+/// Returns the kernel's name of a set.
 pub(super) fn set_name(set: Set) -> String {
     match set {
         Set::Rule(index) => format!("names_rule_{index}"),
@@ -337,14 +339,14 @@ pub(super) fn set_name(set: Set) -> String {
     }
 }
 
-/// The set of destinations that are reached sooner past the hub in use, over this network or
-/// through the further hub.
+/// Returns the name of the set of destinations with a shorter delay over this network, or through
+/// the secondary hub, than through the hub in use.
 pub(super) fn past_set(number: u8) -> String {
     format!("past_{number}")
 }
 
-/// A choice for each network and the further hub, for the destinations that it reaches sooner; the
-/// hub in use for all others, or the networks in turn where there is none.
+/// Returns a choice for each network and the secondary hub with its faster destinations, and one
+/// for all others: the hub in use, or the networks in turn without a hub.
 fn by_destination(choice: Choice) -> Vec<Choice> {
     let only = |number: u8| {
         let turns = choice.turns.each_ref();
@@ -376,7 +378,7 @@ fn by_destination(choice: Choice) -> Vec<Choice> {
     choices
 }
 
-/// Flows to private addresses that a network's resolver gave.
+/// Returns the choice for flows to private addresses from a network's resolver.
 fn named_by(number: u8, network: &netlink::Network) -> Choice {
     let turns = |ipv6| network.carries(ipv6).then_some(number).into_iter().collect();
     Choice {
@@ -390,8 +392,8 @@ fn named_by(number: u8, network: &netlink::Network) -> Choice {
     }
 }
 
-/// A network that is shut has no address to leave with: nobody can choose it, and what it has
-/// carried stays told apart.
+/// Converts a network to a port. A disabled network has no source address: no program can choose
+/// it, and its earlier flows stay distinguishable.
 pub(super) fn port(number: u8, network: &netlink::Network, is_shut: bool) -> Port {
     let sources = [(network.v4, false), (network.v6, true)];
     Port {
@@ -405,8 +407,8 @@ pub(super) fn port(number: u8, network: &netlink::Network, is_shut: bool) -> Por
     }
 }
 
-/// The address with which flows leave: one of the gateway's subnet, else a global one, else the
-/// first.
+/// Returns the source address of flows: one of the gateway's subnet, otherwise a global one,
+/// otherwise the first.
 fn source(network: &netlink::Network, hop: NextHop, ipv6: bool) -> Option<IpAddr> {
     let own = || {
         network
@@ -428,19 +430,19 @@ fn source(network: &netlink::Network, hop: NextHop, ipv6: bool) -> Option<IpAddr
 fn how(measure: Measure) -> &'static str {
     match measure {
         Measure::Even => "evenly",
-        Measure::Capacity => "by what networks carry",
-        Measure::RoundTrip => "to the shortest round trip",
-        Measure::Cost => "to the cheapest network",
+        Measure::Capacity => "by capacity",
+        Measure::RoundTrip => "by round trip",
+        Measure::Cost => "by cost",
     }
 }
 
-/// Where a rule sends its flows, in words.
-fn way(rule: &RuleConfig, has_hub: bool) -> String {
+/// Returns the text about a rule's route.
+fn route_text(rule: &RuleConfig, has_hub: bool) -> String {
     let names: Vec<_> = rule.networks.iter().map(ToString::to_string).collect();
     let mut way = match rule.via(has_hub) {
         Via::Hub => return format!("through {}", rule.hub.as_ref().map_or("the hub", |hub| &hub.0)),
-        Via::Faster => "through the hub or past it, whichever is faster",
-        Via::Direct if has_hub => "past the hub",
+        Via::Faster => "through the hub or outside the tunnel, whichever is faster",
+        Via::Direct if has_hub => "outside the tunnel",
         Via::Direct => "",
     }
     .to_owned();
@@ -448,12 +450,12 @@ fn way(rule: &RuleConfig, has_hub: bool) -> String {
         way += &format!(" over {}", names.join(", "));
     }
     if let Some(spread) = rule.spread {
-        way += &format!(" shared out {}", how(spread.0));
+        way += &format!(" distributed {}", how(spread.0));
     }
     way.trim_start().to_owned()
 }
 
-/// What each line wants, with names turned into networks.
+/// Returns the rules of the machine, with names converted to networks.
 fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool, bypass: Option<&Bypass>) -> Vec<Wish> {
     let always = |way| Wish {
         when: Conditions::default(),
@@ -464,8 +466,8 @@ fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool, bypass: Op
         when: rule.when.clone(),
         way: match rule.via(has_hub) {
             Via::Hub if rule.by_hub().is_some() => through_hub_in_use(),
-            // Later lines take its flows, unless it names the hub itself.
-            Via::Hub if bypass.is_some() && !rule.is_via(Via::Hub) => Way::Prefer(Vec::new()),
+            // Later rules apply to its flows, unless it names the hub itself.
+            Via::Hub if bypass.is_some() && !rule.is_via(Via::Hub) => RuleAction::Prefer(Vec::new()),
             Via::Hub => through_hub(config, has_hub),
             Via::Direct => over_networks(rule, config, names, has_hub),
             Via::Faster => {
@@ -473,17 +475,17 @@ fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool, bypass: Op
                 if bypass.is_none() {
                     among.extend(hubs(config, has_hub));
                 }
-                Way::Spread(among, Measure::Even)
+                RuleAction::Spread(among, Measure::Even)
             }
         },
         strict: rule.strict && (bypass.is_none() || rule.via(has_hub) != Via::Hub),
     });
     let without_hub = bypass::wishes(bypass, names, config.direct.spread.0);
-    let spread = |measure| Way::Spread(Vec::new(), measure);
+    let spread = |measure| RuleAction::Spread(Vec::new(), measure);
     let intents = intents(has_hub).map(|intent| match intent {
         Intent::Bulk => spread(Measure::Capacity),
-        // What must arrive goes where it arrives soonest: a flow has one network here, and copies
-        // need a hub.
+        // Here a flow has one network and copies need a hub, so redundant flows use the network
+        // with the shortest delay.
         Intent::Interactive | Intent::Realtime | Intent::Redundant => spread(Measure::RoundTrip),
         Intent::Cheap => spread(Measure::Cost),
     });
@@ -499,44 +501,44 @@ fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool, bypass: Op
         .collect()
 }
 
-/// Returns how many lines there are for connections that bypass the hub.
+/// Returns the number of rules for connections that bypass the hub.
 fn bypass_lines(has_hub: bool) -> usize {
     if has_hub { bypass::LINES } else { 0 }
 }
 
-/// Programs have a say where no tunnel is to be kept to.
+/// Yields the intents that programs may choose: none with a hub.
 fn intents(has_hub: bool) -> impl Iterator<Item = Intent> {
     Intent::ALL.into_iter().filter(move |_| !has_hub)
 }
 
-/// As the machine knows the tunnel.
+/// Id of the tunnel in the machine. Source: the number of the tunnel in marks.
 pub(super) const THROUGH_HUB: NetworkId = NetworkId(TUNNEL as u32);
-/// The same, where it leads through a further hub.
-pub(super) const THROUGH_FURTHER: NetworkId = NetworkId(FURTHER as u32);
+/// Id of the tunnel to a secondary hub in the machine. Source: the number of that tunnel in marks.
+pub(super) const THROUGH_SECONDARY: NetworkId = NetworkId(SECONDARY as u32);
 
-/// Whether it hangs on the destination through which hub flows go.
+/// Returns whether the destination decides about the hub of a flow.
 pub(super) fn any_hub(config: &ClientConfig, has_hub: bool) -> bool {
     has_hub && config.hub == HubUse::Faster
 }
 
-/// The hubs that flows may take, of which no rule names one.
+/// Yields the hubs that flows without a rule may use.
 fn hubs(config: &ClientConfig, has_hub: bool) -> impl Iterator<Item = Selector> {
-    let further = any_hub(config, has_hub).then_some(THROUGH_FURTHER);
+    let further = any_hub(config, has_hub).then_some(THROUGH_SECONDARY);
     [THROUGH_HUB].into_iter().chain(further).map(Selector::Network)
 }
 
-fn through_hub(config: &ClientConfig, has_hub: bool) -> Way {
-    Way::Spread(hubs(config, has_hub).collect(), Measure::Even)
+fn through_hub(config: &ClientConfig, has_hub: bool) -> RuleAction {
+    RuleAction::Spread(hubs(config, has_hub).collect(), Measure::Even)
 }
 
-fn through_hub_in_use() -> Way {
-    Way::Prefer(vec![Selector::Network(THROUGH_HUB)])
+fn through_hub_in_use() -> RuleAction {
+    RuleAction::Prefer(vec![Selector::Network(THROUGH_HUB)])
 }
 
-/// The networks of a rule beside a hub: all of them, where it names none.
+/// Returns the networks of a rule with a hub: all networks if it names none.
 fn named_networks(rule: &RuleConfig, names: &[(u8, &str)]) -> Vec<Selector> {
     if rule.networks.is_empty() {
-        // By number: the tunnel is none of them.
+        // The numbers do not include the tunnel.
         let all = names.iter();
         all.map(|(number, _)| Selector::Network(NetworkId(u32::from(*number))))
             .collect()
@@ -545,7 +547,12 @@ fn named_networks(rule: &RuleConfig, names: &[(u8, &str)]) -> Vec<Selector> {
     }
 }
 
-fn over_networks(rule: &RuleConfig, config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Way {
+fn over_networks(
+    rule: &RuleConfig,
+    config: &ClientConfig,
+    names: &[(u8, &str)],
+    has_hub: bool,
+) -> RuleAction {
     let is_for_all = rule.networks.is_empty();
     let among = if has_hub {
         named_networks(rule, names)
@@ -554,9 +561,9 @@ fn over_networks(rule: &RuleConfig, config: &ClientConfig, names: &[(u8, &str)],
     };
     let spread = rule.spread.or(is_for_all.then_some(config.direct.spread));
     match spread {
-        // A rule whose networks have never been there is for none, and not for all.
-        Some(measure) if !among.is_empty() || is_for_all && !has_hub => Way::Spread(among, measure.0),
-        _ => Way::Prefer(among),
+        // A rule whose networks have never been present applies to none, rather than to all.
+        Some(measure) if !among.is_empty() || is_for_all && !has_hub => RuleAction::Spread(among, measure.0),
+        _ => RuleAction::Prefer(among),
     }
 }
 

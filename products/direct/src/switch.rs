@@ -1,4 +1,4 @@
-//! Open vSwitch in place of nftables: keeps a bridge's ports and flows as the rules say, and knows
+//! Open vSwitch instead of nftables: maintains a bridge's ports and flows by the rules, and lists
 //! its connections.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::Direct;
 
-/// Who tracks connections.
+/// Location of connection tracking.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tracking {
     Kernel,
@@ -25,7 +25,7 @@ pub(super) enum Tracking {
 }
 
 impl Tracking {
-    /// The connections whose mark has the value `mark` under `mask`.
+    /// Lists the connections whose mark has the value `mark` under `mask`.
     pub(super) fn list(self, mark: u32, mask: u32) -> std::io::Result<Vec<Connection>> {
         match self {
             Self::Kernel => conntrack::list(mark, mask),
@@ -41,10 +41,10 @@ impl Tracking {
     }
 }
 
-/// What the bridge has been told.
+/// State of the bridge.
 #[derive(Default)]
 pub(super) struct Switch {
-    /// By number: the device, and its index, which another device of that name does not have.
+    /// Device of each number, and its index, which another device of that name does not have.
     ports: BTreeMap<u8, (String, u32)>,
     links: BTreeMap<u8, Link>,
     flows: String,
@@ -52,7 +52,7 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// Whether frames can be sent to the network's gateway, of any family.
+    /// Returns whether frames can be sent to the network's gateway, of any family.
     pub(super) fn reaches(&self, number: u8) -> bool {
         let link = self.links.get(&number);
         link.is_some_and(Link::is_reached)
@@ -71,8 +71,8 @@ impl Direct {
         }
     }
 
-    /// Looks, now and then, where the frames of each network have to go: the kernel knows, because
-    /// gateways are watched.
+    /// Periodically reads the link-layer addresses of the gateways from the kernel, which knows
+    /// them because gateways are probed.
     pub(super) async fn follow_links(&mut self) {
         let now = self.now();
         let is_due = self.switch.as_ref().is_some_and(|switch| switch.next_look <= now);
@@ -107,11 +107,16 @@ impl Direct {
             switch.links = links;
             let mut present = self.networks.present();
             let all_reached = present.all(|(number, _)| switch.reaches(number));
-            switch.next_look = now + if all_reached { LOOK_EVERY } else { LOOK_SOON };
+            switch.next_look = now
+                + if all_reached {
+                    POLL_INTERVAL
+                } else {
+                    FAST_POLL_INTERVAL
+                };
         }
     }
 
-    /// Gives the bridge its ports and flows, if they are others than before.
+    /// Sets the bridge's ports and flows, if they have changed.
     pub(super) fn set_flows(&mut self, ruleset: &Ruleset) -> anyhow::Result<()> {
         let bridge = &self.config.interface.0;
         let Some(known) = &mut self.switch else {
@@ -134,7 +139,7 @@ impl Direct {
                 vacant.insert(port);
             }
         }
-        let inside = switch::ethernet_address(bridge).context("the bridge is gone")?;
+        let inside = switch::ethernet_address(bridge).context("the bridge was removed")?;
         let flows = ruleset.bundle(&known.links, inside);
         if known.flows != flows {
             self.system.nft_table(TABLE, &ruleset.guard())?;
@@ -145,7 +150,7 @@ impl Direct {
     }
 }
 
-/// Has the kernel look for a gateway, by a datagram that nobody waits for.
+/// Makes the kernel resolve a gateway's address, by a datagram to its discard port.
 fn have_found(network: &Network, gateway: IpAddr) {
     let mut to = SocketAddr::new(gateway, DISCARD);
     if let SocketAddr::V6(v6) = &mut to {
@@ -153,7 +158,7 @@ fn have_found(network: &Network, gateway: IpAddr) {
     }
     let sent = open_marked(to, &network.name).and_then(|socket| socket.send_to(&[], &to.into()));
     if let Err(error) = sent {
-        tracing::debug!(network = network.name, %gateway, %error, "its gateway is not looked for");
+        tracing::debug!(network = network.name, %gateway, %error, "cannot resolve the address of its gateway");
     }
 }
 
@@ -166,7 +171,9 @@ fn open_marked(to: SocketAddr, device: &str) -> std::io::Result<Socket> {
 
 /// RFC 863.
 const DISCARD: u16 = 9;
-/// A gateway's address changes with the gateway.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// While somebody waits for a gateway's first answer.
-const LOOK_SOON: Duration = Duration::from_millis(100);
+/// Poll interval of gateways' addresses. Source: our choice; a shorter one reads the neighbour
+/// table more often, a longer one sends to a gateway that has been replaced for as long.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Poll interval while a gateway's first answer is awaited. Source: our choice, a few round trips
+/// of a local network; a longer one delays the first packets.
+const FAST_POLL_INTERVAL: Duration = Duration::from_millis(100);

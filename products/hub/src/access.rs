@@ -1,8 +1,8 @@
-//! `hawser hub policy test`: what the rules of a hub say of a connection, before anybody tries it.
+//! `hawser hub policy test`: the decision of a hub's rules about a connection, without opening it.
 //!
-//! The answer comes from the policy that the hub enforces (`hawser_proto::client_filter`), made of
-//! hub.toml and the store as they are now; a hub that runs with an older hub.toml may answer
-//! otherwise until `hawser reload`.
+//! The decision is that of the policy that the hub enforces (`hawser_proto::client_filter`),
+//! created from the present hub.toml and store. A hub that runs with an older hub.toml may decide
+//! differently until `hawser reload`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -16,21 +16,22 @@ use hawser_wire::upper_layer::UpperLayer;
 
 use super::names::Terms;
 use super::reach::{Leading, client_policy, grants};
-use super::{load, open_store, own_addresses, resolvers};
+use super::stores::{load, open_store};
+use super::{own_addresses, resolvers};
 
-/// Decision over a connection of a client.
+/// Decision about a connection of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Set where the connection is let through.
+    /// Set if the connection is permitted.
     pub is_allowed: bool,
-    /// The rule that decides, in words; with the remedy where it is refused.
+    /// Text of the deciding rule, with the remedy if the connection is rejected.
     pub why: String,
 }
 
-/// Decides over a connection from a client to `to`. Must be called within a tokio runtime.
+/// Decides about a connection from a client to `to`. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// There is no hub, or no such client; or the client has no address of that family.
+/// If there is no hub, no such client, or the client has no address of that family.
 pub async fn test_policy(dir: &Path, name: &str, to: SocketAddr, is_udp: bool) -> anyhow::Result<Verdict> {
     let mut config = load(dir)?;
     let local = own_addresses().await?;
@@ -43,7 +44,7 @@ pub async fn test_policy(dir: &Path, name: &str, to: SocketAddr, is_udp: bool) -
     let client = store
         .iter()
         .find(|client| client.name == name)
-        .with_context(|| format!("there is no client {name}: see sudo hawser hub list"))?;
+        .with_context(|| format!("there is no client {name}: `sudo hawser hub list` shows the clients"))?;
     let mut inner = client.inner().into_iter();
     let Some(source) = inner.find(|address| address.is_ipv6() == to.is_ipv6()) else {
         bail!("{name} has no IPv6 address: the hub has no pool6");
@@ -77,7 +78,7 @@ fn opening(source: IpAddr, to: SocketAddr, is_udp: bool) -> UpperLayer {
     }
 }
 
-/// Decides over a packet, and names the rule.
+/// Decides about a packet, and names the rule.
 fn verdict(policy: &Policy, packet: &UpperLayer) -> Verdict {
     match policy.check(packet) {
         Ok(()) => Verdict {
@@ -99,19 +100,19 @@ fn allowed(policy: &Policy, packet: &UpperLayer) -> String {
         return "it is a resolver of the hub (dns)".to_owned();
     }
     if policy.own.contains(&to) || policy.local.contains(&to) {
-        return "it is the hub itself, and hub of [reach] names the service".to_owned();
+        return "it is the hub itself, and hub of [reach] contains the service".to_owned();
     }
     if policy.grants.iter().any(|grant| grant.allows(packet)) {
-        return "allow of [reach] names it".to_owned();
+        return "allow of [reach] contains it".to_owned();
     }
     if let Some((net, _)) = subnet {
-        return format!("{net} lies behind a client, and hawser hub subnet lets this one in");
+        return format!("{net} is a subnet behind a client, and `hawser hub subnet` admits this client");
     }
     if policy.pools.iter().any(|net| net.contains(to)) {
         return "it is another client, and clients = true in [reach]".to_owned();
     }
     match policy.networks.iter().find(|net| net.contains(to)) {
-        Some(net) => format!("networks of [reach] names {net}"),
+        Some(net) => format!("networks of [reach] contains {net}"),
         None => "it is a public address".to_owned(),
     }
 }
@@ -128,25 +129,25 @@ fn refused(policy: &Policy, packet: &UpperLayer, refusal: Refusal) -> String {
             "its protocol is not allowed (protocols of [reach])".to_owned()
         }
         Refusal::Hub => format!(
-            "it is the hub itself, and hub of [reach] does not name the service: hub = [\"{service}\"]"
+            "it is the hub itself, and hub of [reach] does not contain the service: add hub = [\"{service}\"]"
         ),
         Refusal::Client => match policy.subnets.iter().find(|(net, _)| net.contains(to)) {
             Some((net, _)) => format!(
-                "{net} lies behind a client, which does not let this one in: hawser hub subnet OWNER {net} --for NAME"
+                "{net} is a subnet behind a client, which does not admit this client: run `hawser hub subnet OWNER {net} --for NAME`"
             ),
-            None => "it is another client: clients = true in [reach] lets all reach each other".to_owned(),
+            None => "it is another client: clients = true in [reach] would admit it".to_owned(),
         },
         Refusal::Destination => match policy.denied.iter().find(|net| net.contains(to)) {
-            Some(net) => format!("deny of [reach] names {net}"),
+            Some(net) => format!("deny of [reach] contains {net}"),
             None if is_private(to) => format!(
-                "it is a private address that [reach] does not name: networks = [\"{to}\"], or the subnet around it"
+                "it is a private address that [reach] does not contain: add networks = [\"{to}\"], or a subnet that contains it"
             ),
-            None => "the destination is not reached by clients".to_owned(),
+            None => "clients do not reach this destination".to_owned(),
         },
     }
 }
 
-/// Port from which a connection would come. Source: any of the dynamic ports of Linux.
+/// Source port of the connection. Source: any of the dynamic ports of Linux.
 const FROM: u16 = 40_000;
 /// Port of DNS. Source: RFC 1035 section 4.2.
 const DNS: u16 = 53;
@@ -182,19 +183,19 @@ mod tests {
     fn each_answer_names_its_rule() {
         for (from, to, is_allowed, words) in [
             ("100.96.0.2", "203.0.113.9:443", true, "public"),
-            ("100.96.0.2", "10.0.0.1:22", true, "names 10.0.0.0/24"),
+            ("100.96.0.2", "10.0.0.1:22", true, "contains 10.0.0.0/24"),
             ("100.96.0.2", "10.0.0.53:53", true, "resolver"),
             ("100.96.0.2", "10.0.1.1:22", false, "networks = [\"10.0.1.1\"]"),
             (
                 "100.96.0.2",
                 "198.51.100.7:80",
                 false,
-                "deny of [reach] names 198.51.100.0/24",
+                "deny of [reach] contains 198.51.100.0/24",
             ),
-            ("100.96.0.2", "100.96.0.1:22", true, "names the service"),
+            ("100.96.0.2", "100.96.0.1:22", true, "contains the service"),
             ("100.96.0.2", "203.0.113.1:80", false, "hub = [\"tcp 80\"]"),
             ("100.96.0.2", "100.96.0.3:80", false, "clients = true"),
-            ("100.96.0.2", "192.168.50.7:80", true, "lets this one in"),
+            ("100.96.0.2", "192.168.50.7:80", true, "admits this client"),
             ("100.96.0.3", "192.168.50.7:80", false, "--for NAME"),
             ("100.96.0.3", "10.9.0.1:443", true, "allow of [reach]"),
             ("100.96.0.2", "10.9.0.1:443", false, "networks = "),

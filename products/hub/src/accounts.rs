@@ -1,13 +1,12 @@
-//! What a hub has carried for each of its clients, by day and across restarts.
+//! Accounts of a hub's clients, by day and across restarts.
 //!
-//! Counted is the UDP payload of the data plane in both directions, as the paths of a session show
-//! it every second: what a path carries in its last second may be missing. Every few seconds it
-//! goes to a file; a crash loses what was counted since. Hubs that share a database bring the sums
-//! of each day there, again and again until it has kept them: a sum that is said twice counts once,
-//! and one that could not be said for a day is said then.
+//! The accounts count the UDP payload of the data plane in both directions, sampled from the paths
+//! of a session every second, so the last second of a path may be missing. The counts are written
+//! to a file every few seconds; a crash loses the counts since the last write. Hubs that share a
+//! database write the sums of each day there, repeatedly until the database has stored them: a
+//! repeated sum counts once, and a sum that could not be written for a day is written later.
 //!
-//! An account belongs to a name: who is invited under the name of somebody who was revoked goes on
-//! with that account.
+//! An account belongs to a name: a client with the name of a revoked one continues its account.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,26 +17,26 @@ use hawser_host::usage::{Usage, months, since};
 use hawser_steer::quota::Used;
 use hawser_units::{Bytes, Instant};
 
-use super::load;
+use super::stores::load;
 
-/// What a path has carried so far: session, number, bytes.
-pub(super) type Carried = Vec<((u64, u16), Used)>;
+/// Counters of paths: session, number, bytes.
+pub(super) type PathCounters = Vec<((u64, u16), Used)>;
 
-/// Counts into the file of a hub, and into the database of its fleet.
+/// Accounts in the file of a hub and in the database of its fleet.
 pub(super) struct Accounts {
     usage: Usage,
     ledger: String,
     store: SharedStore,
-    /// What the paths showed last; none before the first look: sessions of the process before have
-    /// been counted by that one.
+    /// Counters of the last sample; `None` before the first, because the previous process has
+    /// counted its own sessions.
     shown: Option<BTreeMap<(u64, u16), Used>>,
 }
 
 impl Accounts {
-    /// Goes on from what is kept in the directory; in memory alone where that cannot be read.
+    /// Continues the accounts in the directory, or in memory only if it cannot be read.
     pub(super) fn open(dir: &Path, store: SharedStore) -> Self {
         let (usage, ledger) = Usage::open_named(&file(dir));
-        // What the process before could not bring to the database.
+        // Sums that the previous process could not write to the database.
         store.keep(&ledger, usage.days());
         Self {
             usage,
@@ -47,10 +46,10 @@ impl Accounts {
         }
     }
 
-    /// Takes in what paths have carried; `client` names the one of a session.
-    pub(super) fn handle_carried<'a>(
+    /// Counts the traffic of paths; `client` returns the client of a session.
+    pub(super) fn handle_transferred<'a>(
         &mut self,
-        carried: Carried,
+        carried: PathCounters,
         client: impl Fn(u64) -> Option<&'a str>,
         now: Instant,
     ) {
@@ -58,7 +57,7 @@ impl Accounts {
             for (path, used) in &carried {
                 let before = shown.get(path).copied().unwrap_or_default();
                 if let Some(client) = client(path.0) {
-                    self.usage.handle_carried(client, since(before, *used));
+                    self.usage.handle_transferred(client, since(before, *used));
                 }
             }
         }
@@ -66,7 +65,7 @@ impl Accounts {
         self.store.keep(&self.ledger, self.usage.write_if_due(now));
     }
 
-    /// What clients have used of the month, by all hubs: what counts for their quotas.
+    /// Returns the clients' usage of the month at all hubs, which counts against their quotas.
     pub(super) fn used(&self) -> BTreeMap<String, Bytes> {
         let mut all = self.store.used_elsewhere(&self.usage.month());
         for (client, used) in self.usage.of_month() {
@@ -79,8 +78,8 @@ impl Accounts {
     }
 }
 
-/// What the paths of a snapshot have carried.
-pub(super) fn carried(snapshot: &Snapshot) -> Carried {
+/// Returns the counters of the paths in a snapshot.
+pub(super) fn path_counters(snapshot: &Snapshot) -> PathCounters {
     let carried = snapshot.paths().map(|(session, path)| {
         let used = Used {
             received: path.received_bytes,
@@ -91,11 +90,11 @@ pub(super) fn carried(snapshot: &Snapshot) -> Carried {
     carried.collect()
 }
 
-/// What has been carried by client and month: by all hubs of the database, or with `here` by this
-/// machine alone.
+/// Returns the usage by client and month: of all hubs of the database, or with `here` of this
+/// machine only.
 ///
 /// # Errors
-/// The hub has not been initialised, its file cannot be read, or the database cannot be reached.
+/// If the hub has not been initialised, its file cannot be read, or the database cannot be reached.
 pub fn usage(dir: &Path, here: bool) -> anyhow::Result<Vec<MonthSum>> {
     let config = load(dir)?;
     if let Some(store) = config.store.as_ref().filter(|_| !here) {
@@ -111,8 +110,8 @@ pub fn usage(dir: &Path, here: bool) -> anyhow::Result<Vec<MonthSum>> {
     Ok(months.map(sum).collect())
 }
 
-/// The months as lines of comma-separated values, with a head (RFC 4180). No field holds a comma or
-/// a quote: names are of a-z, 0-9, `-` and `_`.
+/// Returns the months as comma-separated values with a header line (RFC 4180). No field contains a
+/// comma or a quote: names consist of a-z, 0-9, `-` and `_`.
 #[must_use]
 pub fn to_csv(months: &[MonthSum]) -> String {
     let mut text = String::from("client,month,down_bytes,up_bytes\n");
@@ -168,24 +167,24 @@ mod tests {
         {
             let mut accounts = Accounts::open(dir.path(), store.clone());
             let mut look = |carried: &[((u64, u16), Used)]| {
-                accounts.handle_carried(carried.to_vec(), client, Instant::ZERO);
+                accounts.handle_transferred(carried.to_vec(), client, Instant::ZERO);
             };
-            // What was there at the start has been counted.
+            // Traffic before the start has already been counted.
             look(&[((1, 0), used(500, 50))]);
             look(&[
                 ((1, 0), used(600, 50)),
                 ((2, 0), used(7, 3)),
                 ((0, 0), used(9, 9)),
             ]);
-            // Another path goes on, and the first comes back from nothing.
+            // Another path continues, and the first one restarts from zero.
             look(&[((1, 1), used(30, 0)), ((2, 0), used(7, 3))]);
             look(&[((2, 0), used(7, 4)), ((1, 0), used(1, 1))]);
-            // It has gone, and another one with its number has come, between two looks.
+            // Between two samples the path was replaced by another one with its number.
             look(&[((2, 0), used(7, 4)), ((1, 0), used(2, 0))]);
         }
         let mut accounts = Accounts::open(dir.path(), store);
-        accounts.handle_carried(vec![((2, 0), used(7, 4))], client, Instant::ZERO);
-        accounts.handle_carried(vec![((2, 0), used(8, 4))], client, Instant::ZERO);
+        accounts.handle_transferred(vec![((2, 0), used(7, 4))], client, Instant::ZERO);
+        accounts.handle_transferred(vec![((2, 0), used(8, 4))], client, Instant::ZERO);
         let of_month = [("alice".to_owned(), Bytes(134)), ("bob".to_owned(), Bytes(12))];
         assert_eq!(accounts.used(), of_month.into());
         drop(accounts);

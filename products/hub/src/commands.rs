@@ -1,4 +1,5 @@
-//! What `hawser hub` does beside running a hub: making one, its clients, and asking one that runs.
+//! Commands of `hawser hub` except running a hub: creation, its clients, and requests to a running
+//! hub.
 
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
@@ -15,33 +16,34 @@ use hawser_host::run_dir;
 use serde_json::{Value, json};
 
 use super::limits::standings;
-use super::{CLIENTS, CONFIG, KEY, load, open_damaged_store, open_store, usage};
+use super::stores::{CLIENTS, CONFIG, KEY, load, open_damaged_store, open_store};
+use super::usage;
 
-/// What `hawser hub init` is told.
+/// Parameters of `hawser hub init`.
 #[derive(Clone, Debug)]
 pub struct HubInit {
-    /// Where clients reach the hub.
+    /// Addresses of the hub for clients.
     pub endpoints: Vec<HubAddress>,
-    /// Inner IPv4 pool; as the other hubs of its database have it, or 100.96.0.0/16, when absent.
+    /// Inner IPv4 pool; if absent, that of the other hubs of its database, or 100.96.0.0/16.
     pub pool: Option<Net4>,
-    /// Inner IPv6 pool; as the other hubs have it, or drawn at random, when absent.
+    /// Inner IPv6 pool; if absent, that of the other hubs, or a random one.
     pub pool6: Option<Net6>,
-    /// Whether to hide clients behind the hub's address.
+    /// Network address translation of clients to the hub's address.
     pub nat: bool,
-    /// The database that keeps the clients, for several hubs.
+    /// Database of the clients, for several hubs.
     pub store: Option<StoreConfig>,
 }
 
-/// Makes the key and the configuration of a hub.
+/// Creates the key and the configuration of a hub.
 ///
 /// # Errors
-/// There is a configuration already, the directory cannot be written, or the database is of no use.
+/// If a configuration exists, the directory cannot be written, or the database cannot be used.
 pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
     atomic_file::private_directory(dir)?;
     let path = dir.join(CONFIG);
     if path.exists() {
         bail!(
-            "{} exists: edit it, or remove it to begin anew (clients stay enrolled while hub.key stays)",
+            "{} exists: edit it, or remove it to start again (clients stay enrolled while hub.key exists)",
             path.display()
         );
     }
@@ -56,35 +58,39 @@ pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
     let text = format!(
         "# The hub's configuration. `hawser check {path}` tests a change, `hawser reload` applies it.\n\
          \n\
-         # Where clients reach this hub: its public name or address, and a UDP port.\n\
+         # Address of this hub for clients: public name or address, and UDP port.\n\
          endpoints = [{endpoints}]\n\
          \n\
-         # Inner addresses: one of each for the hub and every client.\n\
+         # Inner addresses: one of each pool for the hub and every client.\n\
          pool = \"{}/{}\"\n\
          pool6 = \"{}/{}\"\n\
          \n\
-         # Whether clients appear under the hub's own address: \"auto\" (when the pool is private), true, false.\n\
+         # NAT: whether packets of clients get the hub's own address: \"auto\" (if the pool is private), true, false.\n\
          nat = {nat}\n\
          \n\
-         # What clients reach beside public addresses, and who reaches them: nothing and nobody unless named here.\n\
+         # What clients reach in addition to public addresses, and which hosts reach them; none unless listed here.\n\
          # [reach]\n\
-         # clients = true                    # each other\n\
+         # clients = true                    # other clients\n\
          # hub = [\"tcp 22\"]                  # services of this machine\n\
          # networks = [\"192.168.7.0/24\"]     # private networks behind it\n\
-         # from = [\"192.168.7.0/24\"]         # whose hosts may begin connections to clients\n\
+         # from = [\"192.168.7.0/24\"]         # networks whose hosts may open connections to clients\n\
          \n\
-         # What each client may use, unless `hawser hub limit` says otherwise for it.\n\
+         # Default limits of clients; `hawser hub limit` sets others for single clients.\n\
          # [limits]\n\
          # cap = \"20mbit\"                    # in each direction\n\
-         # quota = \"100GB\"                   # a month, both directions together\n\
+         # quota = \"100GB\"                   # per month, both directions together\n\
          # when_used = \"slow\"                # or \"stop\"\n\
          # slow = \"256kbit\"\n\
          \n\
-         # Clients whose networks block UDP come by TLS on TCP 443 unless this says something else.\n\
+         # Clients whose networks block UDP use TLS on TCP 443 by default.\n\
          # [tls]\n\
-         # listen = \"[::]:8443\"             # clients say port = 8443; \"off\": nowhere\n\
+         # listen = \"[::]:8443\"             # clients set port = 8443; \"off\" disables it\n\
          # [tls.acme]                        # a certificate of Let's Encrypt for this name\n\
-         # names = [\"hub.example.org\"]\n",
+         # names = [\"hub.example.org\"]\n\
+         \n\
+         # Phones and other devices with WireGuard's own apps: `hawser hub invite NAME --wireguard`.\n\
+         # [wireguard]\n\
+         # listen = \"[::]:51820\"\n",
         pool.0,
         pool.1,
         pool6.0,
@@ -99,14 +105,14 @@ pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
     atomic_file::write(&path, format!("{text}{store}").as_bytes(), mode)?;
     let written = load(dir).and_then(|config| open_store(dir, &config));
     if let Err(error) = written {
-        // The next attempt begins anew.
+        // The next attempt starts from the beginning.
         std::fs::remove_file(&path).ok();
         return Err(error);
     }
     Ok(path)
 }
 
-/// The pools that a new hub has.
+/// Returns the pools of a new hub.
 fn pools(init: &HubInit) -> anyhow::Result<(Net4, Net6)> {
     let theirs = init.store.as_ref().map(pool_of_fleet).transpose()?.flatten();
     let mut theirs = theirs.as_deref().unwrap_or_default().split(' ');
@@ -125,7 +131,7 @@ fn store_table(store: &StoreConfig) -> String {
         .as_ref()
         .map(|ca| format!("ca = {:?}\n", ca.display().to_string()));
     format!(
-        "\n# The database that keeps the clients, for all hubs that name it.\n\
+        "\n# Database with the clients, shared by all hubs that use it.\n\
          [store]\n\
          url = {:?}\n\
          {}",
@@ -134,34 +140,51 @@ fn store_table(store: &StoreConfig) -> String {
     )
 }
 
-/// Sends the clients of a hub that runs to other hubs, and lets no others in; or, with `is_on`
-/// false, serves them as before.
+/// Drains a running hub: its clients change to other hubs, and it accepts no new ones. With `is_on`
+/// false, ends the drain.
 ///
 /// # Errors
-/// The hub does not run or does not answer.
+/// If the hub does not run or does not answer.
 pub fn drain(dir: &Path, is_on: bool) -> anyhow::Result<()> {
     ask_running(dir, &Request::Drain { is_on }).map(drop)
 }
 
-/// How many clients are connected to a hub that runs.
+/// Clients with a session at a hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remaining {
+    /// Number of clients, except those that use WireGuard, which cannot change to another hub.
+    pub sessions: usize,
+    /// Number of clients among them without a control connection: they are off, or change networks.
+    pub away: usize,
+}
+
+/// Returns the clients that a running hub serves.
 ///
 /// # Errors
-/// The hub does not run or does not answer.
-pub fn connected(dir: &Path) -> anyhow::Result<usize> {
+/// If the hub does not run or does not answer.
+pub fn remaining(dir: &Path) -> anyhow::Result<Remaining> {
     let status = ask_running(dir, &Request::Status)?;
     let clients = status["clients"].as_array().into_iter().flatten();
-    Ok(clients.filter(|client| client["connected"] == true).count())
+    let served = clients.filter(|client| client["session"].is_u64() && client["wireguard"].is_null());
+    let served: Vec<_> = served.collect();
+    Ok(Remaining {
+        sessions: served.len(),
+        away: served
+            .iter()
+            .filter(|client| client["connected"] == false)
+            .count(),
+    })
 }
 
 fn ask_running(dir: &Path, request: &Request) -> anyhow::Result<Value> {
-    let hub = run_dir::hub_of(dir)?.context("the hub does not run")?;
+    let hub = run_dir::hub_of(dir)?.context("the hub is not running")?;
     ask(&run_dir::socket(&hub), request)
 }
 
-/// Takes the clients in the files of a hub over into its database; how many.
+/// Copies the clients in the files of a hub to its database. Returns their number.
 ///
 /// # Errors
-/// The hub has no database, or one of the clients is in it already; nothing changes then.
+/// If the hub has no database, or one of the clients is already in it; nothing is changed.
 pub fn migrate(dir: &Path) -> anyhow::Result<usize> {
     let config = load(dir)?;
     let Some(store) = &config.store else {
@@ -171,34 +194,37 @@ pub fn migrate(dir: &Path) -> anyhow::Result<usize> {
     ClientStore::in_database(store, config.pools())?.take_over(&files)
 }
 
-/// What a firewall has to let through for a hub.
+/// Ports that a firewall must admit for a hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WaysIn {
-    /// The UDP port that clients come in at.
+pub struct AdmittedPorts {
+    /// UDP port for clients.
     pub udp: u16,
-    /// The TCP port for clients whose networks block UDP.
+    /// UDP port of WireGuard.
+    pub wireguard: Option<u16>,
+    /// TCP port for clients whose networks block UDP.
     pub tcp: Option<u16>,
-    /// The interface that their packets come out of.
+    /// Interface on which their packets leave the tunnel.
     pub interface: String,
 }
 
-/// What a firewall has to let through for the hub of a directory.
+/// Returns the ports that a firewall must admit for the hub of a directory.
 ///
 /// # Errors
-/// The hub has not been initialised.
-pub fn ways_in(dir: &Path) -> anyhow::Result<WaysIn> {
+/// If the hub has not been initialised.
+pub fn admitted_ports(dir: &Path) -> anyhow::Result<AdmittedPorts> {
     let config = load(dir)?;
-    Ok(WaysIn {
+    Ok(AdmittedPorts {
         udp: config.listen_address().port(),
+        wireguard: config.wireguard.as_ref().map(|wireguard| wireguard.listen.port()),
         tcp: config.tls_address().map(|at| at.port()),
         interface: config.interface.0.clone(),
     })
 }
 
-/// Invites a client; the result is the line to give to it. Of a fleet it names other hubs too.
+/// Invites a client. Returns the invitation, a line of text; in a fleet it also names other hubs.
 ///
 /// # Errors
-/// The hub has not been initialised, the name is taken, or the disk refuses.
+/// If the hub has not been initialised, the name is taken, or writing fails.
 pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invitation> {
     let config = load(dir)?;
     let identity = Identity::load_or_create(&dir.join(KEY))?;
@@ -209,7 +235,7 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
     };
     let others = config.store.as_ref().map(|store| hubs_of_fleet(store, hub.key));
     let others = others.transpose()?.unwrap_or_default();
-    // The last that can fail: an invitation that was made is printed.
+    // This is the last step that can fail, so that every created invitation is printed.
     let token = store.invite(name, lifetime, std::time::SystemTime::now())?;
     Ok(Invitation {
         hub,
@@ -219,47 +245,47 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
     })
 }
 
-/// Takes a client's enrolment back: through the hub when it runs, so that it has taken effect when
-/// this returns, at every hub of a fleet that has confirmed. Returns the hubs that have not.
+/// Revokes a client's enrolment. If the hub runs, it does so, and the revocation has taken effect
+/// on return, at every hub of a fleet that has confirmed. Returns the hubs that have not confirmed.
 ///
 /// # Errors
-/// No such client, or the disk refuses. Or the hub runs and does not say that the client's session
-/// is over, or the hubs of the fleet cannot be asked: the enrolment is taken back all the same, and
-/// the message says what is not known.
+/// If there is no such client, or writing fails. If the running hub does not confirm the end of the
+/// client's session, or the hubs of the fleet cannot be asked, the enrolment is nevertheless
+/// revoked, and the message names the unknown part.
 pub fn revoke(dir: &Path, name: &str) -> anyhow::Result<Vec<Unconfirmed>> {
     take_back(dir, name)?;
     let config = load(dir)?;
     let Some(store) = &config.store else {
         return Ok(Vec::new());
     };
-    // A hub that does not run serves no client.
+    // A stopped hub serves no client.
     let is_down = matches!(run_dir::hub_of(dir), Ok(None));
     let own = is_down.then(|| Identity::load_or_create(&dir.join(KEY)));
     let own = own.transpose()?.map(|identity| identity.hash());
     unconfirmed_hubs(store, own, CONFIRMATION).with_context(|| {
-        format!(
-            "{name} is not enrolled any more, but it is not known whether all hubs have ended its session"
-        )
+        format!("{name} is no longer enrolled, but it is not known whether all hubs have ended its session")
     })
 }
 
-/// Message for an operator about hubs that have not confirmed a revocation.
+/// Returns a message for the operator about hubs that have not confirmed a revocation.
 #[must_use]
 pub fn not_confirmed(name: &str, hubs: &[Unconfirmed]) -> String {
     let each = |hub: &Unconfirmed| {
         let (at, silent) = (hub.endpoints.join(" "), hub.silent.as_secs());
         match hub.until {
             Some(until) => format!(
-                "{at} (silent for {silent} s; ends all sessions in {} s at the latest)",
+                "{at} (no announcement for {silent} s; it ends all sessions within {} s)",
                 until.as_secs()
             ),
-            None => format!("{at} (silent for {silent} s; of a version that serves on without the database)"),
+            None => {
+                format!("{at} (no announcement for {silent} s; its version continues without the database)")
+            }
         }
     };
     let hubs: Vec<_> = hubs.iter().map(each).collect();
     format!(
-        "{name} is not enrolled any more, but these hubs have not confirmed that its session there is over, \
-         stop them if they run: {}",
+        "{name} is no longer enrolled, but these hubs have not confirmed the end of its session: \
+         stop them if they are running: {}",
         hubs.join(", ")
     )
 }
@@ -285,15 +311,15 @@ fn take_back(dir: &Path, name: &str) -> anyhow::Result<()> {
     match trouble {
         None => Ok(()),
         Some(error) => Err(error.context(format!(
-            "{name} is not enrolled any more, but it is not known whether the hub has ended its session: restart the hub"
+            "{name} is no longer enrolled, but it is not known whether the hub has ended its session: restart the hub"
         ))),
     }
 }
 
-/// The clients of a hub: with what the hub knows of them when it runs.
+/// Returns the clients of a hub, with their state if the hub runs.
 ///
 /// # Errors
-/// The hub has not been initialised, its store is damaged, or the hub runs and does not answer.
+/// If the hub has not been initialised, its store is damaged, or the running hub does not answer.
 pub fn list(dir: &Path) -> anyhow::Result<Value> {
     if let Some(hub) = run_dir::hub_of(dir)? {
         let mut status = ask(&run_dir::socket(&hub), &Request::Status)?;
@@ -310,13 +336,14 @@ pub fn list(dir: &Path) -> anyhow::Result<Value> {
             let limits = standings.get(&c.name);
             json!({
                 "name": c.name, "state": c.state(now), "inner": c.inner(), "subnets": c.subnets, "connected": false, "limits": limits,
+                "wireguard": c.wireguard.map(|_| json!({})),
             })
         })
         .collect();
     Ok(json!({ "version": 1, "clients": clients }))
 }
 
-/// A unique local prefix (RFC 4193 section 3.2).
+/// Returns a random unique local prefix (RFC 4193 section 3.2).
 fn random_ula() -> Net6 {
     let mut octets = [0; 16];
     octets[0] = 0xfd;
@@ -324,9 +351,9 @@ fn random_ula() -> Net6 {
     Net6(Ipv6Addr::from(octets), 64)
 }
 
-/// Time for which a revocation waits for the hubs of a fleet. Source: each reads the database five
-/// times a second and confirms 0.5 s later, so a hub that has not done so after ten times as long
-/// does not reach the database.
+/// Time for which a revocation waits for the hubs of a fleet. Source: each hub reads the database
+/// five times a second and confirms 0.5 s later, so a hub without a confirmation after ten times as
+/// long does not reach the database.
 const CONFIRMATION: Duration = Duration::from_secs(5);
 const DEFAULT_POOL: &str = "100.96.0.0/16";
 
@@ -392,11 +419,16 @@ mod tests {
         };
         let limited = not_confirmed("alice", &[hub(Some(Duration::from_secs(870)))]);
         assert!(
-            limited.contains("hub2.example.org:443 (silent for 40 s; ends all sessions in 870 s"),
+            limited.contains(
+                "hub2.example.org:443 (no announcement for 40 s; it ends all sessions within 870 s"
+            ),
             "{limited}"
         );
         let unlimited = not_confirmed("alice", &[hub(None)]);
-        assert!(unlimited.contains("serves on"), "{unlimited}");
+        assert!(
+            unlimited.contains("continues without the database"),
+            "{unlimited}"
+        );
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! The kernel's table of connections: when it is full, no further one begins.
+//! The kernel's connection table: when it is full, no new connection can begin.
 
 /// Fill level of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Connections {
-    /// Entries in use.
+    /// Number of used entries.
     pub(super) used: u64,
-    /// Entries at most.
+    /// Maximum number of entries.
     pub(super) room: u64,
 }
 
 impl Connections {
-    /// Reads what the kernel shows; nothing where it tracks no connections.
+    /// Reads the kernel's values; `None` if it does not track connections.
     pub(super) fn read() -> Option<Self> {
         let number = |key: &str| {
             let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/{key}")).ok()?;
@@ -26,29 +26,29 @@ impl Connections {
         self.used.saturating_mul(FULL_PART) > self.room.saturating_mul(FULL_PART - 1)
     }
 
-    /// The defect, in words.
+    /// Returns the text of the defect.
     pub(super) fn said(self) -> String {
         let Self { used, room } = self;
         format!("{used} of {room} entries of the kernel's table of connections are in use")
     }
 
-    /// The remedy where it is nearly full.
+    /// Returns the remedy for a nearly full table.
     pub(super) fn remedy(self) -> String {
         let more = self.room.saturating_mul(2);
         format!("sudo sysctl -w net.netfilter.nf_conntrack_max={more}")
     }
 }
 
-/// Follows how full the table is.
+/// Monitor of the table's fill level.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
-    /// Set while it is nearly full.
+    /// Fill level while the table is nearly full.
     full: Option<Connections>,
 }
 
 impl Watched {
-    /// Takes in how full it is now. Returns what is to be logged: once, when it becomes nearly
-    /// full.
+    /// Handles the present fill level. Returns a text for the log once, when the table becomes
+    /// nearly full.
     pub(super) fn handle_seen(&mut self, now: Option<Connections>) -> Option<String> {
         let full = now.filter(|now| now.is_nearly_full());
         let is_new = self.full.is_none();
@@ -56,15 +56,19 @@ impl Watched {
         self.notice().filter(|_| is_new)
     }
 
-    /// Text for the operator while it is nearly full.
+    /// Returns a notice for the operator while the table is nearly full.
     pub(super) fn notice(&self) -> Option<String> {
         let full = self.full?;
-        Some(format!("{}: soon none can begin; {}", full.said(), full.remedy()))
+        Some(format!(
+            "{}: soon no new connection will be possible; {}",
+            full.said(),
+            full.remedy()
+        ))
     }
 }
 
-/// The table is nearly full when less than this part of it is free. Source: the kernel drops new
-/// connections of a full table, and a tenth is what a busy hub opens in some seconds.
+/// Inverse of the free share below which the table is nearly full. Source: the kernel drops new
+/// connections when the table is full, and a busy hub opens a tenth of them within some seconds.
 const FULL_PART: u64 = 10;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Connections of clients that are not enrolled any more, in the kernel's table.
+//! Removal of former clients' connections from the kernel's connection table.
 //!
-//! The addresses of a revoked client are given to another one some day. Connections of the first
-//! that the kernel tracks would let answers through to the second, past the rule that no host
-//! behind the hub begins a connection to a client.
+//! The addresses of a revoked client are later assigned to another one. Tracked connections of the
+//! former client would let answers pass to the new one, despite the rule that no host behind the
+//! hub may open a connection to a client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use hawser_config::identity::KeyHash;
 use hawser_control::enrolment::{Client, SharedStore};
 use hawser_linux::conntrack;
 
-/// Owners of addresses, as they were seen last.
+/// Last known owners of addresses.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
     owners: BTreeMap<IpAddr, (String, KeyHash)>,
@@ -19,8 +19,8 @@ pub(super) struct Departed {
 }
 
 impl Departed {
-    /// Follows the store: makes the kernel forget the connections of addresses whose client is not
-    /// enrolled any more, or is another one.
+    /// Follows the store: removes the kernel's connections of addresses whose client is no longer
+    /// enrolled or has changed.
     pub(super) fn follow(&mut self, store: &SharedStore) {
         let gone = {
             let store = store.lock();
@@ -33,20 +33,20 @@ impl Departed {
         if gone.is_empty() {
             return;
         }
-        // It reads the kernel's whole table: not on the thread of the control side.
+        // This reads the kernel's whole table, so it must not block the control thread.
         drop(tokio::task::spawn_blocking(
             move || match conntrack::forget_addresses(&gone) {
-                Ok(connections) => tracing::debug!(connections, "of revoked clients are forgotten"),
-                Err(error) => tracing::warn!(%error, "the kernel keeps connections of revoked clients"),
+                Ok(connections) => tracing::debug!(connections, "removed connections of revoked clients"),
+                Err(error) => tracing::warn!(%error, "cannot remove connections of revoked clients"),
             },
         ));
     }
 
-    /// Returns the addresses whose owner is not enrolled any more.
+    /// Returns the addresses whose owner is no longer enrolled.
     fn handle_clients<'a>(&mut self, clients: impl Iterator<Item = &'a Client>) -> BTreeSet<IpAddr> {
         let mut owners = BTreeMap::new();
         for client in clients {
-            if let Some(key) = client.key {
+            if let Some(key) = client.owner() {
                 let owner = || (client.name.clone(), key);
                 owners.extend(client.inner().into_iter().map(|address| (address, owner())));
             }
@@ -80,7 +80,7 @@ mod tests {
         let mut departed = Departed::default();
         for name in ["alice", "bob", "carol"] {
             let token = store.invite(name, day, now).unwrap();
-            // Carol has not come yet.
+            // Carol has not connected yet.
             if name != "carol" {
                 store.enrol(&token.0, KeyHash::of(name.as_bytes()), now).unwrap();
             }

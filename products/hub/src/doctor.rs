@@ -1,4 +1,4 @@
-//! Finds what keeps a hub from forwarding for its clients, and says what to do about it.
+//! Diagnosis of a hub: finds reasons why it does not forward for its clients, and their remedies.
 
 use std::path::Path;
 
@@ -10,25 +10,26 @@ use serde_json::Value;
 
 use super::connections::Connections;
 use super::names::Terms;
-use super::{load, own_addresses, resolvers};
+use super::stores::load;
+use super::{own_addresses, resolvers};
 
-/// The state of the machine and of the hub.
+/// State of the machine and of the hub.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     /// Answer of the running hub.
     status: Option<Value>,
-    /// `net.ipv4.ip_forward`, and `net.ipv6.conf.all.forwarding` where the machine has IPv6.
+    /// `net.ipv4.ip_forward`, and `net.ipv6.conf.all.forwarding` if the machine has IPv6.
     forwarding: (bool, Option<bool>),
-    /// Chains of other firewalls that drop what is forwarded.
+    /// Chains of other firewalls that drop forwarded packets.
     drops: Vec<String>,
-    /// Entries of the kernel's table of connections, and how many it holds.
+    /// Used and maximum entries of the kernel's connection table.
     connections: Option<Connections>,
 }
 
-/// Examines the hub on this machine, and changes nothing. `socket`: the control socket of the hub.
+/// Examines the hub on this machine without changes. `socket` is the hub's control socket.
 ///
 /// # Errors
-/// hub.toml is wrong or cannot be read.
+/// If hub.toml is invalid or cannot be read.
 pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Vec<Finding>> {
     let mut config = load(dir)?;
     Terms::take_over(&mut config);
@@ -53,24 +54,22 @@ fn judge(config: &HubConfig, seen: &Seen) -> Vec<Finding> {
     found.push(match seen.drops.as_slice() {
         [] => Finding::good(
             "firewall",
-            "no other firewall drops by its policy what is forwarded",
+            "no other firewall drops forwarded packets by its policy",
         ),
         drops => Finding::bad(
             "firewall",
-            &format!("drops what clients send: {}", drops.join(", ")),
-            &format!(
-                "let it accept packets that come in or leave by {}",
-                config.interface.0
-            ),
+            &format!("drops packets of clients: {}", drops.join(", ")),
+            &format!("change it to accept packets from and to {}", config.interface.0),
         ),
     });
     found.push(match config.dns.as_slice() {
         [] => Finding::bad(
             "dns",
-            "hub.toml names no resolver, and clients reach none of this machine's: those with dns = \"hub\" resolve no name",
+            "hub.toml contains no resolver, and clients do not reach those of this machine: clients with dns = \"hub\" cannot resolve names",
             resolvers::REMEDY,
         ),
-        all => Finding::good("dns", &format!("clients are given {} resolvers", all.len())),
+        [one] => Finding::good("dns", &format!("the hub provides the resolver {one} to clients")),
+        all => Finding::good("dns", &format!("the hub provides {} resolvers to clients", all.len())),
     });
     found.extend(seen.connections.map(connections));
     found
@@ -80,12 +79,12 @@ fn running(status: Option<&Value>) -> Finding {
     let Some(status) = status else {
         return Finding::bad(
             "hub",
-            "does not run",
-            "sudo systemctl start hawser-hub, then: journalctl -u hawser-hub",
+            "is not running",
+            "run `sudo systemctl start hawser-hub`; `journalctl -u hawser-hub` shows its log",
         );
     };
     match status["notice"].as_str() {
-        Some(notice) => Finding::bad("hub", "runs, and warns", notice),
+        Some(notice) => Finding::bad("hub", "is running, with warnings", notice),
         None => Finding::good("hub", status["state"].as_str().unwrap_or("runs")),
     }
 }
@@ -95,8 +94,8 @@ fn forwarding(config: &HubConfig, seen: &Seen) -> Finding {
     let is_missing = |key: &str| {
         Finding::bad(
             "forward",
-            &format!("{key} is 0: the kernel drops what clients send"),
-            &format!("sudo sysctl -w {key}=1, and find the program that changes it"),
+            &format!("{key} is 0: the kernel drops packets of clients"),
+            &format!("run `sudo sysctl -w {key}=1`, and find the program that changes the value"),
         )
     };
     if !v4 {
@@ -135,7 +134,7 @@ mod tests {
         }
     }
 
-    /// The subjects that are not as they should be.
+    /// Returns the subjects with defects.
     fn bad(config: &HubConfig, seen: &Seen) -> Vec<&'static str> {
         let found = judge(config, seen);
         assert!(found.iter().all(|finding| finding.good == finding.next.is_none()));

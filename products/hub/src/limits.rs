@@ -1,4 +1,4 @@
-//! What clients may use: `hawser hub limit`, and what is left of it.
+//! Limits of clients: `hawser hub limit`, and their remaining quotas.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,27 +7,27 @@ use hawser_control::enrolment::{LimitChange, MonthSum, Standing};
 use hawser_linux::clock::local_time;
 use hawser_units::Bytes;
 
-use super::{load, open_store, usage};
+use super::stores::{load, open_store};
+use super::usage;
 
-/// Changes what a client may use; a hub that runs follows within a second, at whichever hub of a
-/// fleet the client is.
+/// Changes the limits of a client; every running hub of a fleet applies them within 1 s.
 ///
 /// # Errors
-/// There is no such client, or the storage refuses.
+/// If there is no such client, or the store cannot be written.
 pub fn limit(dir: &Path, name: &str, change: LimitChange) -> anyhow::Result<Standing> {
     let config = load(dir)?;
     let limits = open_store(dir, &config)?.set_limits(name, change)?;
-    // The limits are in force, also where nobody can say what has been used.
+    // The limits apply even if the usage is unknown.
     let used = used_this_month(&usage(dir, false).unwrap_or_default());
     let used = used.get(name).copied().unwrap_or_default();
     Ok(Standing::of(&limits, &config.limits, used))
 }
 
-/// Says with the sums of months what clients may use in the one that it is: nothing in months that
-/// are over, and for a client that is enrolled no more.
+/// Adds the clients' limits to the sums of the present month; past months and clients that are no
+/// longer enrolled have none.
 ///
 /// # Errors
-/// The store cannot be read.
+/// If the store cannot be read.
 pub fn with_limits(dir: &Path, months: Vec<MonthSum>) -> anyhow::Result<Vec<(MonthSum, Option<Standing>)>> {
     let standings = standings(dir, &months)?;
     let month = this_month();
@@ -39,7 +39,7 @@ pub fn with_limits(dir: &Path, months: Vec<MonthSum>) -> anyhow::Result<Vec<(Mon
     Ok(months.into_iter().map(with).collect())
 }
 
-/// What each client may use and has used of the month, by what was carried.
+/// Returns each client's limits and usage of the month.
 pub(super) fn standings(dir: &Path, months: &[MonthSum]) -> anyhow::Result<BTreeMap<String, Standing>> {
     let config = load(dir)?;
     let store = open_store(dir, &config)?;

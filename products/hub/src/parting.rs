@@ -1,4 +1,4 @@
-//! Decision whether a hub that is asked to end leaves its sessions to a successor.
+//! Decision whether an ending hub leaves its sessions to a successor.
 //!
 //! ```text
 //!   signal -- service manager? --yes--> does it stop the unit for good? --yes--> end
@@ -21,14 +21,14 @@ use hawser_linux::service;
 pub(super) enum Parting {
     /// Clients are notified, and all changes are undone.
     End,
-    /// The service manager starts a successor, and keeps what it needs.
+    /// The service manager starts a successor, and stores the state for it.
     ToManager,
-    /// The successor, whoever starts it, finds the sessions in the run directory.
+    /// A successor, started by any program, finds the sessions in the run directory.
     ToRunDir,
 }
 
 impl Parting {
-    /// Decides for a process that has got a signal to end.
+    /// Decides for a process that has received a signal to end.
     pub(super) fn of(when_stopped: WhenStopped, is_interrupted: bool, run_dir: &Path) -> Self {
         if service::is_managed() {
             return if service::is_stopped_for_good() {
@@ -68,7 +68,7 @@ fn is_first_process() -> bool {
     std::os::unix::process::parent_id() == 1 && INITS.contains(&init.trim())
 }
 
-/// Returns whether a directory is a mount of its own, so that its files outlive the container.
+/// Returns whether a directory is a separate mount, so that its files survive the container.
 fn is_mounted(directory: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     let parent = directory.parent().and_then(device);

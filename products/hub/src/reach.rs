@@ -1,5 +1,5 @@
-//! What of clients is reached from outside and from each other: ports of the hub that lead to them
-//! (`hawser hub forward`), and subnets behind them (`hawser hub subnet`).
+//! Reachability of clients from outside and from each other: ports of the hub that are forwarded to
+//! them (`hawser hub forward`), and subnets behind them (`hawser hub subnet`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::path::Path;
@@ -15,35 +15,41 @@ use hawser_linux::system::System;
 use hawser_proto::client_filter::{self, Policy};
 use hawser_units::{Net, Service, is_private};
 
-use super::{Hub, load, masks, open_store};
+use super::Hub;
+use super::preparation::masks;
+use super::stores::{load, open_store};
+use super::wireguard::WireGuardClients;
 
-/// Leads a port of the hub to a client, or to nobody again. A hub that runs follows within a
-/// second.
+/// Forwards a port of the hub to a client, or ends that. A running hub applies it within 1 s.
 ///
 /// # Errors
-/// There is no such client, the port is taken, or the disk refuses.
+/// If there is no such client, the port is taken, or writing fails.
 pub fn forward(dir: &Path, name: &str, port: Service, is_on: bool) -> anyhow::Result<()> {
     let config = load(dir)?;
     if is_on {
         let udp = Service::Udp(config.listen_address().port());
         let tls = config.tls_address().map(|at| Service::Tcp(at.port()));
-        if port == udp || Some(port) == tls {
-            bail!("{port} is the hub's own: clients come in there");
+        let wireguard = config
+            .wireguard
+            .as_ref()
+            .map(|config| Service::Udp(config.listen.port()));
+        if port == udp || Some(port) == tls || Some(port) == wireguard {
+            bail!("{port} is used by the hub itself: choose another port");
         }
         if is_served_here(port) {
-            bail!("{port} is served by this machine itself: choose another port");
+            bail!("{port} is used by another service of this machine: choose another port");
         }
     }
     let mut store = open_store(dir, &config)?;
     store.set_port(name, port, is_on)
 }
 
-/// Leads a subnet to a client, or to nobody again. A hub that runs follows within a second. Must be
-/// called within a tokio runtime.
+/// Routes a subnet to a client, or ends that. A running hub applies it within 1 s. Must be called
+/// within a tokio runtime.
 ///
 /// # Errors
-/// There is no such client, the subnet overlaps another or a network of this machine, or the disk
-/// refuses.
+/// If there is no such client, the subnet overlaps another one or a network of this machine, or
+/// writing fails.
 pub async fn subnet(dir: &Path, name: &str, subnet: &Subnet, is_on: bool) -> anyhow::Result<()> {
     let config = load(dir)?;
     if is_on {
@@ -51,7 +57,7 @@ pub async fn subnet(dir: &Path, name: &str, subnet: &Subnet, is_on: bool) -> any
         let near = near.await.context("cannot list the networks of this machine")?;
         if let Some(near) = near.iter().find(|near| near.overlaps(subnet.net)) {
             let (net, near) = (subnet.net, near);
-            bail!("{net} overlaps {near}, a network of this machine itself");
+            bail!("{net} overlaps {near}, a network of this machine: choose another subnet");
         }
     }
     let (dir, name, subnet) = (dir.to_owned(), name.to_owned(), subnet.clone());
@@ -61,7 +67,7 @@ pub async fn subnet(dir: &Path, name: &str, subnet: &Subnet, is_on: bool) -> any
         .expect("no change panics")
 }
 
-/// Whether a program of this machine listens at the port.
+/// Returns whether a program of this machine listens at the port.
 fn is_served_here(port: Service) -> bool {
     let any = IpAddr::from(Ipv6Addr::UNSPECIFIED);
     let tried = match port {
@@ -72,7 +78,7 @@ fn is_served_here(port: Service) -> bool {
     tried.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
 }
 
-/// What leads to clients, as the rules have it.
+/// Forwarded ports and routed subnets of clients, in the form of the rules.
 pub(super) struct Leading {
     pub(super) ports: Vec<(Service, IpAddr)>,
     pub(super) subnets: Vec<LedSubnet>,
@@ -80,7 +86,7 @@ pub(super) struct Leading {
 }
 
 impl Leading {
-    /// Returns the rules of a configuration with this.
+    /// Returns the rules of a configuration with these ports and subnets.
     pub(super) fn isolation(self, config: &HubConfig) -> Isolation {
         Isolation {
             grants: self.grants,
@@ -88,7 +94,7 @@ impl Leading {
         }
     }
 
-    /// As the store has it.
+    /// Reads the ports and subnets from the store.
     pub(super) fn of(store: &SharedStore, nat: Nat, pairs: Pairs, reach: &ReachConfig) -> Self {
         let store = store.lock();
         let grants = grants(&store, reach);
@@ -106,7 +112,7 @@ impl Leading {
     }
 }
 
-/// Returns what `allow` of `[reach]` means for the clients that there are.
+/// Resolves `allow` of `[reach]` for the present clients.
 pub(super) fn grants(store: &ClientStore, reach: &ReachConfig) -> Vec<Grant> {
     let grant = |allow: &AllowConfig| {
         let clients = store.iter().filter(|client| reach.is_for(allow, &client.name));
@@ -130,31 +136,34 @@ pub(super) fn grants(store: &ClientStore, reach: &ReachConfig) -> Vec<Grant> {
         .collect()
 }
 
-/// The rules and routes of clients, as they are in force.
+/// Current rules and routes of clients.
 pub(super) struct Reach {
     store: SharedStore,
     system: System,
     nat: Nat,
     pairs: Pairs,
-    /// `[reach]` in force.
+    /// Current `[reach]`.
     allowed: ReachConfig,
-    /// Of the store, when they were read; none before there are routes.
+    /// Generation of the store at the last read; `None` before routes exist.
     generation: Option<u64>,
-    /// The rules in force.
+    /// Current rules.
     isolation: Isolation,
-    /// The addresses of this machine, each with its prefix length.
+    /// Addresses of this machine, each with its prefix length.
     local: Vec<Net>,
-    /// Orders to the data plane, which enforces the same rules in the process.
+    /// Queue to the data plane, which enforces the same rules in the process.
     orders: Orders,
+    /// Clients that use WireGuard, which have a separate filter.
+    wireguard: Option<WireGuardClients>,
 }
 
 impl Reach {
-    /// `isolation` is in force, and no routes are; the machine has the addresses `local`.
+    /// Creates the state with the current rules `isolation`, without routes; `local` are the
+    /// machine's addresses.
     pub(super) fn new(
         (store, system): (SharedStore, System),
         (nat, pairs, allowed): (Nat, Pairs, ReachConfig),
         (isolation, local): (Isolation, Vec<Net>),
-        orders: Orders,
+        (orders, wireguard): (Orders, Option<WireGuardClients>),
     ) -> Self {
         Self {
             store,
@@ -166,25 +175,26 @@ impl Reach {
             isolation,
             local,
             orders,
+            wireguard,
         }
     }
 
-    /// What other programs do to the machine's rules.
+    /// Returns notices about other programs' effects on the machine's rules.
     pub(super) fn notices(&self) -> Vec<String> {
         self.system.notices()
     }
 
-    /// As the store has it.
+    /// Returns the ports and subnets of the store.
     pub(super) fn leading(&self) -> Leading {
         Leading::of(&self.store, self.nat, self.pairs, &self.allowed)
     }
 
-    /// Takes in a changed `[reach]`, for what [`leading`](Self::leading) returns.
+    /// Applies a changed `[reach]` to the result of [`leading`](Self::leading).
     pub(super) fn set_allowed(&mut self, allowed: &ReachConfig) {
         self.allowed = allowed.clone();
     }
 
-    /// Takes in the addresses of this machine, each with its prefix length.
+    /// Sets the addresses of this machine, each with its prefix length.
     pub(super) fn set_local(&mut self, local: Vec<Net>) {
         if self.local != local {
             self.local = local;
@@ -193,11 +203,14 @@ impl Reach {
     }
 
     fn send_policy(&self) {
-        let policy = client_policy(&self.isolation, &self.local);
-        (self.orders)(Change::SetClientPolicy(Arc::new(policy)).into());
+        let policy = Arc::new(client_policy(&self.isolation, &self.local));
+        if let Some(wireguard) = &self.wireguard {
+            wireguard.set_policy(&policy);
+        }
+        (self.orders)(Change::SetClientPolicy(policy).into());
     }
 
-    /// Puts rules and routes into force.
+    /// Applies rules and routes.
     pub(super) async fn enforce(&mut self, isolation: Isolation) -> anyhow::Result<()> {
         let set = self.system.nft_table(ISOLATION_TABLE, &isolation.body());
         set.context("cannot change what clients reach")?;
@@ -206,13 +219,13 @@ impl Reach {
         let nets: Vec<_> = self.isolation.subnets.iter().map(|subnet| subnet.net).collect();
         let left_out = self.system.led_subnets(&self.isolation.interface, &nets).await;
         for (net, near) in left_out.context("cannot route subnets to clients")? {
-            tracing::error!(subnet = %net, network = %near, "a subnet of a client overlaps a network of this machine, which keeps it");
+            tracing::error!(subnet = %net, network = %near, "a subnet of a client overlaps a network of this machine: the subnet is not routed to the client");
         }
         Ok(())
     }
 }
 
-/// Translates `isolation` for the filter in the process; `local`: the machine's addresses, each
+/// Converts `isolation` for the filter in the process; `local` are the machine's addresses, each
 /// with its prefix length.
 pub(super) fn client_policy(isolation: &Isolation, local: &[Net]) -> Policy {
     let isolation = isolation.clone();
@@ -243,8 +256,8 @@ pub(super) fn client_policy(isolation: &Isolation, local: &[Net]) -> Policy {
     }
 }
 
-/// The directed broadcast address of a machine's address; none of point-to-point networks
-/// (RFC 3021) and of IPv6.
+/// Returns the directed broadcast address of a network; `None` for point-to-point networks (RFC
+/// 3021) and IPv6.
 fn broadcast(net: Net) -> Option<IpAddr> {
     match net.address {
         IpAddr::V4(v4) if net.prefix < 31 => {
@@ -256,7 +269,7 @@ fn broadcast(net: Net) -> Option<IpAddr> {
 }
 
 impl Hub {
-    /// Follows the store, once it has been read again.
+    /// Applies changes of the store after it has been read again.
     pub(super) async fn see_to_reach(&mut self) {
         let reach = &mut self.reach;
         let generation = Some(reach.store.lock().generation());
@@ -282,8 +295,11 @@ impl Hub {
             return;
         }
         match reach.enforce(fresh).await {
-            Ok(()) => tracing::info!(ports = counts.0, subnets = counts.1, "lead to clients"),
-            Err(error) => tracing::error!(error = format!("{error:#}"), "clients are reached as before"),
+            Ok(()) => tracing::info!(ports = counts.0, subnets = counts.1, "routed to clients"),
+            Err(error) => tracing::error!(
+                error = format!("{error:#}"),
+                "cannot change which clients are reachable"
+            ),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The resolvers that a hub names to its clients where hub.toml names none: those of its machine
-//! that clients reach.
+//! Resolvers that a hub announces to its clients if hub.toml has none: those of its machine that
+//! clients can reach.
 
 use std::net::IpAddr;
 
@@ -12,12 +12,12 @@ use hawser_wire::upper_layer::UpperLayer;
 
 use super::reach::client_policy;
 
-/// The remedy where clients are given no resolver.
+/// Remedy if clients receive no resolver.
 pub(super) const REMEDY: &str =
-    "write dns = [\"9.9.9.9\"], or another resolver that clients reach, to hub.toml";
+    "write dns = [\"9.9.9.9\"] or another resolver that clients can reach to hub.toml";
 
-/// Names the machine's resolvers in `config` where it names none. `local`: the machine's addresses,
-/// each with its prefix length. Returns whether it named none.
+/// Adds the machine's resolvers to a `config` without resolvers. `local` are the machine's
+/// addresses, each with its prefix length. Returns whether it had none.
 pub(super) fn complete(config: &mut HubConfig, local: &[Net]) -> bool {
     let names_none = config.dns.is_empty();
     if names_none {
@@ -26,23 +26,24 @@ pub(super) fn complete(config: &mut HubConfig, local: &[Net]) -> bool {
     names_none
 }
 
-/// Does the same for a hub that starts or whose configuration was changed, and reports in the log
-/// what clients are given.
+/// Runs [`complete`] for a hub that starts or whose configuration changed, and logs the clients'
+/// resolvers.
 pub(super) fn complete_and_log(config: &mut HubConfig, local: &[Net]) {
     if !complete(config, local) {
         return;
     }
     match config.dns.as_slice() {
         [] => tracing::warn!(
-            "hub.toml names no resolver and clients reach none of this machine's: those with dns = \"hub\" resolve no name; {REMEDY}"
+            "hub.toml contains no resolver, and clients do not reach those of this machine: clients with dns = \"hub\" cannot resolve names; {REMEDY}"
         ),
         all => {
-            tracing::info!(resolvers = ?all, "hub.toml names no resolver: clients are given this machine's")
+            tracing::info!(resolvers = ?all, "hub.toml contains no resolver: clients use those of this machine")
         }
     }
 }
 
-/// Keeps those that a client may ask by the rules of `[reach]`, which open nothing for them.
+/// Selects the resolvers that a client may query under the rules of `[reach]`; the selection itself
+/// permits nothing.
 fn reached(config: &HubConfig, local: &[Net], mut resolvers: Vec<IpAddr>) -> Vec<IpAddr> {
     let policy = client_policy(&config.isolation(Vec::new(), Vec::new()), local);
     let sources: Vec<_> = policy.pools.iter().map(|pool| pool.address).collect();
@@ -66,16 +67,17 @@ fn may_ask(policy: &Policy, source: IpAddr, resolver: IpAddr) -> bool {
     policy.check(&question).is_ok()
 }
 
-/// The port of DNS. Source: RFC 1035 section 4.2.
+/// Port of DNS. Source: RFC 1035 section 4.2.
 const DNS: u16 = 53;
-/// A port that a program may ask from. Source: the first of the dynamic ports, RFC 6335 section 6.
+/// Source port of a query. Source: the first of the dynamic ports, RFC 6335 section 6.
 const FROM: u16 = 49_152;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What a hub with that configuration names of these resolvers of its machine.
+    /// Returns the resolvers that a hub with this configuration announces, of these resolvers of
+    /// its machine.
     fn named(text: &str, resolvers: &[&str]) -> Vec<String> {
         let pool = "endpoints = [\"198.51.100.1:443\"]\npool = \"100.96.0.0/16\"\n";
         let config: HubConfig = toml::from_str(&format!("{pool}{text}")).expect("valid");

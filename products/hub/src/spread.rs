@@ -1,4 +1,4 @@
-//! Over how many pairs of threads a hub spreads its sessions, and by what they find their pair.
+//! Distribution of a hub's sessions over pairs of threads.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -9,23 +9,25 @@ use hawser_dataplane::Pairs;
 use hawser_linux::bpf::QueueChoice;
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::open_group;
-use hawser_wire::pairs::MOST_PAIRS;
+use hawser_wire::pairs::MAX_PAIRS;
 
-/// The pairs of threads of a hub.
+/// Thread pairs of a hub.
 pub struct Spread {
     pairs: Pairs,
-    /// By this the kernel puts what is for a client into the queue of its pair.
+    /// Program by which the kernel assigns packets for a client to the queue of its pair.
     choice: Option<QueueChoice>,
 }
 
 impl Spread {
-    /// As the configuration says, or else as the process before had it, or else a pair for every
-    /// two processors; one where the kernel lets no program choose. To be called while this process
-    /// has all its rights.
+    /// Determines the number of pairs: the configured one, otherwise that of the previous process,
+    /// otherwise a pair for every two processors; a single pair if the kernel permits no program
+    /// for the assignment. Must be called while this process has all its privileges.
     #[must_use]
     pub fn prepare(config: &HubConfig) -> Self {
         let chosen = config.thread_pairs.map(|chosen| chosen.0);
-        let count = chosen.or_else(handover::kept_pairs).unwrap_or_else(by_processors);
+        let count = chosen
+            .or_else(handover::inherited_pairs)
+            .unwrap_or_else(by_processors);
         let one = Self {
             pairs: Pairs::ONE,
             choice: None,
@@ -40,8 +42,7 @@ impl Spread {
                 choice: Some(choice),
             },
             Err(error) => {
-                let said =
-                    "one pair of threads carries all: no right to spread packets by a program (CAP_BPF)";
+                let said = "using one pair of threads: the right to distribute packets by an eBPF program is missing (CAP_BPF)";
                 if chosen.is_some() {
                     tracing::warn!(%error, count, "{said}");
                 } else {
@@ -52,13 +53,13 @@ impl Spread {
         }
     }
 
-    /// How sessions are spread.
+    /// Returns the assignment of sessions.
     #[must_use]
     pub fn pairs(&self) -> Pairs {
         self.pairs
     }
 
-    /// Goes on with the queues of the process before, or makes the interface anew.
+    /// Continues with the queues of the previous process, or creates the interface.
     pub(super) fn queues(&self, config: &HubConfig, kept: Vec<Tun>) -> anyhow::Result<Vec<Tun>> {
         let queues = if kept.is_empty() {
             Tun::create_queues(&config.interface.0, config.mtu.0, self.pairs.count())?
@@ -68,12 +69,12 @@ impl Spread {
         if let Some(choice) = &self.choice {
             let chooses = queues[0].choose_queues(choice);
             chooses
-                .context("the kernel lets no program choose the queue of a packet: set thread_pairs = 1")?;
+                .context("the kernel does not permit a program that selects the queue of a packet: set thread_pairs = 1 in hub.toml")?;
         }
         Ok(queues)
     }
 
-    /// Goes on with the sockets of the process before, or opens others.
+    /// Continues with the sockets of the previous process, or opens others.
     pub(super) fn sockets(&self, listen: SocketAddr, kept: Vec<UdpSocket>) -> anyhow::Result<Vec<UdpSocket>> {
         if !kept.is_empty() {
             return Ok(kept);
@@ -82,8 +83,8 @@ impl Spread {
     }
 }
 
-/// A pair has two threads, which are busy at the same time.
+/// Returns the number of pairs by processors: the two threads of a pair are busy at the same time.
 fn by_processors() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-    (processors / 2).clamp(1, MOST_PAIRS)
+    (processors / 2).clamp(1, MAX_PAIRS)
 }

@@ -1,19 +1,23 @@
-//! The hub as a waypoint: a moved flow goes through it, each end speaks with the hub only.
+//! The hub as a waypoint: a moved flow passes through it, and each end communicates only with the
+//! hub.
 //!
-//! A mover asks for a way to a host and is told a port. Its opening comes in there; from then on
-//! the hub rewrites what comes from either end and passes it on, without tracking it, and the
-//! opening is the first to go through.
+//! A mover requests a relay to a host and receives a port. From the arrival of its opening on, the
+//! hub rewrites packets from both ends and forwards them, without tracking, beginning with the
+//! opening.
 //!
 //! ```text
-//!   Relay --> Waiting -- the opening comes in --> Open -- Unrelay, or its mover is gone for long --> (gone)
-//!                 +------------- nothing comes -----------------------------------------------------> (gone)
+//!   Relay --> Waiting -- the opening comes in --> Open -- Unrelay, or its mover is gone for long
+//! --> (gone)
+//!                 +------------- nothing comes
+//! -----------------------------------------------------> (gone)
 //! ```
 //!
-//! Who may ask is named in the hub's configuration ([`Policy`]), and loses all ways with that or
-//! with the enrolment. A way leads neither to the hub itself nor to its clients or private networks
-//! that are not named. Rules are set beside the event loop ([`rules`]).
+//! The hub's configuration lists the permitted clients ([`Policy`]); a client loses all relays with
+//! this permission or with its enrolment. Relays to the hub itself, to its clients and to private
+//! networks that are not listed are rejected. Rules are set concurrently with the event loop
+//! ([`rules`]).
 //!
-//! Bounds: [`MOST_RELAYS`] for one guest, the [`PORTS`] for all.
+//! Bounds: [`MAX_RELAYS`] for one guest, the [`UNASSIGNED_PORTS`] for all.
 //!
 //! Source: Flow switch section 3.1 (routing through an off-path middlebox).
 
@@ -28,9 +32,10 @@ use std::time::{Duration, Instant};
 
 use hawser_config::identity::KeyHash;
 use hawser_config::{ClientNames, HubConfig};
-use hawser_control::enrolment::LOOK;
+use hawser_control::enrolment::POLL_INTERVAL;
 use hawser_control::enrolment::SharedStore;
 use hawser_control::peer::{GuestEvent, GuestNews, Outbox};
+use hawser_linux::direct::UNASSIGNED_PORTS;
 use hawser_linux::direct::moving::{RELAY_TABLE, Relayed, Rewriting};
 use hawser_linux::isolation::Isolation;
 use hawser_linux::system::System;
@@ -43,7 +48,7 @@ use tokio::sync::{mpsc, watch};
 
 use rules::{Due, Rules, SetRules, Then};
 
-/// Who may send flows through a hub, and where to.
+/// Clients that may send flows through a hub, and permitted destinations.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     isolation: Isolation,
@@ -59,20 +64,20 @@ impl Policy {
     }
 }
 
-/// What a waypoint needs of the machine.
+/// Properties of the machine that a waypoint needs.
 struct Machine {
-    /// The address with which packets to a host leave; none where that is this machine itself, or
-    /// out of reach.
+    /// Returns the source address of packets to a host; `None` if the host is this machine or
+    /// unreachable.
     own_address: fn(IpAddr) -> Option<IpAddr>,
     open_tap: fn() -> io::Result<Option<Tap>>,
 }
 
-/// What a waypoint has done, for status.
+/// Counters of a waypoint, for status.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     relays: AtomicU64,
     refused: AtomicU64,
-    /// Runs of nft.
+    /// Number of runs of nft.
     runs: AtomicU64,
 }
 
@@ -96,14 +101,14 @@ struct Guest {
 struct Relay {
     guest: KeyHash,
     protocol: u8,
-    /// Where the mover sends to.
+    /// Port to which the mover sends.
     near_port: u16,
-    /// As which the follower sees it.
+    /// Source address for the follower.
     far: SocketAddr,
     to: SocketAddr,
-    /// The mover's side, once its opening has come: this machine and the mover.
+    /// Addresses of this machine and of the mover, once the opening has arrived.
     near: Option<(SocketAddr, SocketAddr)>,
-    /// Nobody has needed it since.
+    /// Time since which it is unused.
     quiet_since: Instant,
 }
 
@@ -114,7 +119,7 @@ impl Relay {
     }
 }
 
-/// The flows that go through this hub.
+/// Flows that pass through this hub.
 pub(crate) struct Waypoint {
     news: mpsc::Receiver<GuestNews>,
     store: SharedStore,
@@ -122,10 +127,10 @@ pub(crate) struct Waypoint {
     machine: Machine,
     guests: BTreeMap<u64, Guest>,
     relays: BTreeMap<u32, Relay>,
-    /// The ports of all.
+    /// Ports of all relays.
     taken: BTreeSet<u16>,
     tap: Option<Tap>,
-    /// There is a tap, or there was one.
+    /// Set if a tap exists or existed.
     has_tapped: bool,
     next_port: u16,
     rules: Rules,
@@ -133,7 +138,7 @@ pub(crate) struct Waypoint {
 }
 
 impl Waypoint {
-    /// A waypoint without flows. Its table must have been entered in the journal.
+    /// Creates a waypoint without flows. Its table must have been entered in the journal.
     pub(crate) fn new(
         system: System,
         news: mpsc::Receiver<GuestNews>,
@@ -177,7 +182,7 @@ impl Waypoint {
 
     /// Serves for as long as the hub runs.
     pub(crate) async fn run(mut self) {
-        let mut sweep = tokio::time::interval(LOOK);
+        let mut sweep = tokio::time::interval(POLL_INTERVAL);
         loop {
             tokio::select! {
                 news = self.news.recv() => match news {
@@ -221,7 +226,7 @@ impl Waypoint {
                 };
                 let (key, name, outbox) = (guest.key, guest.name.clone(), guest.outbox.clone());
                 if let Some(answer) = self.on_message(key, &name, &message) {
-                    // Nobody is told of a way before it is there.
+                    // A relay is announced once it exists.
                     self.rules.then(Then::Say(outbox, answer));
                 }
             }
@@ -233,7 +238,7 @@ impl Waypoint {
             PeerMessage::Relay { nonce, protocol, to } => {
                 Some(match self.relay(guest, name, nonce, protocol, to) {
                     Ok(port) => {
-                        tracing::debug!(peer = name, %to, "a flow will go through here");
+                        tracing::debug!(peer = name, %to, "relaying a flow");
                         PeerMessage::Relayed { nonce, port }
                     }
                     Err(reason) => {
@@ -248,7 +253,7 @@ impl Waypoint {
                 }
                 None
             }
-            // No flow ends here.
+            // No flow ends at a waypoint.
             PeerMessage::Expect(expect) => Some(PeerMessage::Unexpected {
                 nonce: expect.nonce,
                 reason: Unexpected::NotHere,
@@ -297,7 +302,7 @@ impl Waypoint {
         if !matches!(protocol, protocol::TCP | protocol::UDP) || to.port() == 0 {
             return Err(Unexpected::NotHere);
         }
-        if self.relays.values().filter(|relay| relay.guest == guest).count() >= MOST_RELAYS {
+        if self.relays.values().filter(|relay| relay.guest == guest).count() >= MAX_RELAYS {
             return Err(Unexpected::Busy);
         }
         let own = (self.machine.own_address)(to.ip()).ok_or(Unexpected::NotHere)?;
@@ -328,11 +333,11 @@ impl Waypoint {
         }
     }
 
-    /// Sees packets from now on, if it did not.
+    /// Starts the tap if it does not exist.
     fn tap(&mut self) -> Result<(), Unexpected> {
         if !self.has_tapped {
             self.tap = (self.machine.open_tap)().map_err(|error| {
-                tracing::warn!(%error, "no flow can go through here");
+                tracing::warn!(%error, "flows cannot be relayed");
                 Unexpected::NotHere
             })?;
             self.has_tapped = true;
@@ -341,9 +346,9 @@ impl Waypoint {
     }
 
     fn free_port(&mut self, beside: Option<u16>) -> Option<u16> {
-        let count = PORTS.end() - PORTS.start() + 1;
+        let count = UNASSIGNED_PORTS.end() - UNASSIGNED_PORTS.start() + 1;
         (0..count).find_map(|_| {
-            let port = PORTS.start() + self.next_port % count;
+            let port = UNASSIGNED_PORTS.start() + self.next_port % count;
             self.next_port = (self.next_port + 1) % count;
             (!self.taken.contains(&port) && beside != Some(port)).then_some(port)
         })
@@ -373,7 +378,7 @@ impl Waypoint {
         self.rules.then(Then::Send(onward));
     }
 
-    /// Ends ways that nobody needs, and those of guests that may not have them any more.
+    /// Ends unused relays, and those of guests that have lost their permission.
     fn sweep(&mut self, now: Instant) {
         if self.relays.is_empty() {
             return;
@@ -421,7 +426,7 @@ async fn tapped(tap: Option<&Tap>) -> io::Result<Tapped> {
     }
 }
 
-/// The address with which packets to `to` leave this machine; none when `to` is one of its own.
+/// Returns the source address of packets to `to`; `None` if `to` is an address of this machine.
 fn own_address(to: IpAddr) -> Option<IpAddr> {
     if UdpSocket::bind((to, 0)).is_ok() {
         return None;
@@ -436,15 +441,17 @@ fn own_address(to: IpAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Above what Linux gives to programs by itself.
-const PORTS: std::ops::RangeInclusive<u16> = 61_000..=65_535;
-/// Of one guest.
-const MOST_RELAYS: usize = 1_024;
-/// Nothing is sent there: any port does.
+/// Maximum number of a guest's relays. Source: our choice, a quarter of all ports, so that four
+/// guests can use them.
+const MAX_RELAYS: usize = 1_024;
+/// Port of a socket that never sends; its value has no effect. Source: the discard port (RFC 863).
 const PROBE: u16 = 9;
-/// An opening comes at once or not at all.
+/// Timeout of an opening, which arrives immediately or not at all. Source: our choice, four times
+/// the 4.7 s of an opening (`core/steer/src/migration/opening.rs`); a longer one keeps ports from
+/// others.
 const WAIT: Duration = Duration::from_secs(20);
-/// A mover whose every connection is gone may still come back to its flow.
+/// Time for which a mover without any connection may return to its flow. Source: our choice, longer
+/// than a journey through a dead zone; a longer one keeps ports of movers that never return.
 const ABSENCE: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The names of a hub's clients, `alice.hawser`: decides what a question is answered with, without
+//! Names of a hub's clients, such as `alice.hawser`: decides about the answer to a query, without
 //! I/O.
 //!
-//! A client hears of itself and of the hub (`hub.hawser`); of other clients only where `[reach]`
-//! lets clients reach each other: to others their names are no business. Questions below `hawser`
-//! are never passed on, because no other resolver knows them.
+//! A client may resolve its own name and the hub's (`hub.hawser`), and names of other clients only
+//! if `[reach]` lets clients reach each other. Queries below `hawser` are never forwarded, because
+//! no other resolver knows these names.
 
 use std::net::IpAddr;
 
@@ -18,21 +18,22 @@ pub(super) struct Zone {
     pub(super) hub: Vec<IpAddr>,
     /// Clients by name, with their inner addresses.
     pub(super) clients: Vec<(String, Vec<IpAddr>)>,
-    /// Set where clients reach each other.
+    /// Set if clients reach each other.
     pub(super) is_open: bool,
 }
 
-/// Treatment of a question.
+/// Treatment of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// Answer of the hub.
     Own(Vec<u8>),
-    /// Another resolver is asked.
+    /// The query is forwarded to another resolver.
     PassOn,
 }
 
 impl Zone {
-    /// Decides over a question of the machine with that inner address; `None` where it is none.
+    /// Decides about a query from the machine with this inner address; `None` if it is not a valid
+    /// query.
     pub(super) fn reply(&self, query: &[u8], asker: IpAddr) -> Option<Reply> {
         let asked = Message::from_vec(query).ok()?;
         if asked.metadata.message_type != MessageType::Query {
@@ -52,7 +53,7 @@ impl Zone {
         own_code(asked, code)
     }
 
-    /// Returns the addresses of a name, as far as the asker may know them.
+    /// Returns the addresses of a name that the asking client may know.
     fn addresses(&self, label: &str, asker: IpAddr) -> Option<&[IpAddr]> {
         if label == HUB {
             return Some(&self.hub);
@@ -63,7 +64,7 @@ impl Zone {
     }
 }
 
-/// Returns the answer of a resolver that could not be asked.
+/// Returns the failure answer for a resolver that could not be queried.
 pub(super) fn failure(query: &[u8]) -> Option<Vec<u8>> {
     match own_code(Message::from_vec(query).ok()?, ResponseCode::ServFail)? {
         Reply::Own(bytes) => Some(bytes),
@@ -71,7 +72,7 @@ pub(super) fn failure(query: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns what stands before `.hawser`; `None` of all other names.
+/// Returns the label before `.hawser`; `None` for all other names.
 fn client_of(name: &Name) -> Option<String> {
     let text = name.to_ascii().to_ascii_lowercase();
     let text = text.trim_end_matches('.');
@@ -111,12 +112,13 @@ fn reply_to(asked: Message, code: ResponseCode) -> Message {
     answer
 }
 
-/// Domain of all names. It is no public one, as `home.arpa` is for homes (RFC 8375).
+/// Domain of all names. It is not public, like `home.arpa` for homes (RFC 8375).
 const DOMAIN: &str = "hawser";
 /// Name of the hub.
 const HUB: &str = "hub";
-/// Time for which an answer may be remembered: an invitation that is taken back frees its address.
-/// Units: s.
+/// Time to live of an answer, limited because a revoked invitation frees its address. Units: s.
+/// Source: our choice; a longer one lets programs use an address that another client has now, a
+/// shorter one asks more often.
 const TTL: u32 = 60;
 
 #[cfg(test)]
@@ -149,7 +151,7 @@ mod tests {
         query.to_vec().expect("bytes")
     }
 
-    /// Code and addresses of the answer that alice gets; `None` where the question is passed on.
+    /// Returns code and addresses of alice's answer; `None` if the query is forwarded.
     fn answer(zone: &Zone, name: &str, kind: RecordType) -> Option<(ResponseCode, Vec<IpAddr>)> {
         let reply = zone.reply(&question(name, kind), address("100.96.0.2"));
         let Reply::Own(bytes) = reply.expect("it is a question") else {

@@ -1,14 +1,13 @@
-//! Accounts of neighbours: what this machine has carried for whom, and who has carried what for it,
-//! by month and across restarts.
+//! Accounts of neighbours: traffic that this machine has relayed for others and others for it, by
+//! month and across restarts.
 //!
-//! Each side counts by itself what it has seen, under the code of the other's key, so two people
-//! can compare what they have. The side that gives counts bytes of IP packets, each one; the side
-//! that takes counts the UDP payload of its data plane once a second, so that a member that leaves
-//! without a word costs it a second of the account at most.
+//! Each side counts independently, under the code of the other's key, so that two users can compare
+//! their accounts. The side that gives counts each byte of IP packets; the side that takes counts
+//! the UDP payload of its data plane once a second, so that a member that leaves without notice
+//! costs it at most one second of the account.
 //!
-//! Nobody signs the accounts; receipts are signed (`receipts.rs`). Limitations: headers (28 bytes
-//! of each packet with IPv4, 48 with IPv6) and the control connection are in the giver's account
-//! only.
+//! The accounts are not signed; receipts are (`receipts.rs`). Limitations: headers (28 bytes of
+//! each packet with IPv4, 48 with IPv6) and the control connection are in the giver's account only.
 
 use std::path::{Path, PathBuf};
 
@@ -19,33 +18,33 @@ use hawser_units::Instant;
 
 use super::Trust;
 
-/// Counts into a file.
+/// Accounts in a file.
 #[derive(Debug)]
 pub(crate) struct Accounts(Usage);
 
-/// Who has carried.
+/// Side of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
-    /// This machine, for the other one.
+    /// Traffic that this machine relayed for the other one.
     Given,
-    /// The other one, for this machine.
+    /// Traffic that the other one relayed for this machine.
     Taken,
 }
 
-/// What has been carried in a month.
+/// Account of a month.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Account {
-    /// `given` to the other one, or `taken` of it.
+    /// `given` to the other device, or `taken` from it.
     pub side: String,
-    /// What the other one is called here; empty when it is not known any more.
+    /// Name of the other device on this machine; empty if it is no longer known.
     pub name: String,
-    /// The code of its key.
+    /// Code of its key.
     pub code: String,
-    /// The first day of the month.
+    /// First day of the month.
     pub month: String,
-    /// Towards the taker. Unit: bytes.
+    /// Traffic to the taker. Units: bytes.
     pub down_bytes: u64,
-    /// From the taker. Unit: bytes.
+    /// Traffic from the taker. Units: bytes.
     pub up_bytes: u64,
 }
 
@@ -59,30 +58,31 @@ impl Side {
 }
 
 impl Accounts {
-    /// Goes on from what is kept in the directory; in memory alone where that cannot be read.
+    /// Continues the accounts in the directory, or in memory only if it cannot be read.
     pub(crate) fn open(dir: &Path) -> Self {
         Self(Usage::open_file(&file(dir)))
     }
 
-    /// Brings to the disk what has waited long enough. To be called every second or so.
+    /// Writes due counts to the disk. Must be called about once a second.
     pub(crate) fn keep(&mut self, now: Instant) {
         self.0.write_if_due(now);
     }
 
-    /// Counts what was carried since this was last called, up and down.
+    /// Counts the traffic since the last call, up and down.
     pub(crate) fn count(&mut self, side: Side, code: Code, [up, down]: [u64; 2]) {
         let used = Used {
             received: down,
             sent: up,
         };
-        self.0.handle_carried(&format!("{} {code}", side.name()), used);
+        self.0
+            .handle_transferred(&format!("{} {code}", side.name()), used);
     }
 }
 
-/// What is kept in the directory, by side, neighbour and month.
+/// Returns the accounts in the directory, by side, neighbour and month.
 ///
 /// # Errors
-/// The file is there and cannot be read.
+/// If the file exists and cannot be read.
 pub fn accounts(dir: &Path, trust: &Trust) -> Result<Vec<Account>, StoreError> {
     let mut all = Vec::new();
     for (key, month, used) in months(&file(dir))? {
@@ -105,8 +105,8 @@ pub fn accounts(dir: &Path, trust: &Trust) -> Result<Vec<Account>, StoreError> {
     Ok(all)
 }
 
-/// The accounts as lines of comma-separated values, with a head (RFC 4180). No field holds a comma
-/// or a quote: names are of a-z, 0-9, `-` and `_`.
+/// Returns the accounts as comma-separated values with a header line (RFC 4180). No field contains
+/// a comma or a quote: names consist of a-z, 0-9, `-` and `_`.
 #[must_use]
 pub fn to_csv(accounts: &[Account]) -> String {
     let mut text = String::from("side,name,code,month,down_bytes,up_bytes\n");

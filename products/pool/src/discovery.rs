@@ -1,9 +1,9 @@
-//! Finding members: DNS-based service discovery (RFC 6763) over multicast DNS (RFC 6762).
+//! Discovery of members: DNS-based service discovery (RFC 6763) over multicast DNS (RFC 6762).
 //!
-//! What is announced is a port and the tag of the day ([`Code::tag`]): those who know the device's
-//! code find it; all others see that somebody gives, and not who. Neither a name nor a host name of
-//! the machine is said. Answers are untrusted: a tag that is known leads to an attempt by QUIC,
-//! where the member proves its key.
+//! The announcement contains a port and the tag of the day ([`Code::tag`]): devices that know the
+//! code find the device; all others only see that some device gives. It contains neither a name nor
+//! the machine's host name. Answers are untrusted: a known tag causes an attempt by QUIC, in which
+//! the member proves its key.
 
 use std::net::{SocketAddr, SocketAddrV6};
 
@@ -13,7 +13,7 @@ use mdns_sd::{IfKind, Receiver, ScopedIp, ServiceDaemon, ServiceEvent, ServiceIn
 
 use crate::tag::{day, tag};
 
-/// Says that a member is there, until it is dropped.
+/// Announcement of a member, which ends when dropped.
 pub(crate) struct Announcement {
     daemon: ServiceDaemon,
     code: Code,
@@ -37,7 +37,7 @@ impl Announcement {
         Ok(announcement)
     }
 
-    /// Says another tag when another day has come.
+    /// Changes the tag when the day changes.
     pub(crate) fn renew(&mut self) {
         let today = day(local_time());
         if today == self.day {
@@ -46,7 +46,7 @@ impl Announcement {
         self.day = today;
         let _ = self.daemon.unregister(&self.said);
         if let Err(error) = self.say() {
-            tracing::warn!(%error, "not announced any more");
+            tracing::warn!(%error, "no longer announced");
         }
     }
 
@@ -67,18 +67,18 @@ impl Drop for Announcement {
     }
 }
 
-/// Looks for members, until it is dropped.
+/// Search for members, which ends when dropped.
 pub(crate) struct Search {
     daemon: ServiceDaemon,
     events: Receiver<ServiceEvent>,
 }
 
-/// A member that is there.
+/// Discovered member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// The tag that it says.
+    /// Announced tag.
     pub(crate) tag: String,
-    /// Where it may be reached.
+    /// Possible addresses.
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
@@ -91,7 +91,7 @@ impl Search {
         Ok(Self { daemon, events })
     }
 
-    /// The next member. May be dropped while it waits.
+    /// Waits for the next member. Cancel safe.
     pub(crate) async fn next(&mut self) -> Found {
         loop {
             match self.events.recv_async().await {
@@ -103,10 +103,11 @@ impl Search {
                     let mut addresses: Vec<_> = service
                         .addresses
                         .iter()
-                        .take(MOST_ADDRESSES)
+                        .take(MAX_ADDRESSES)
                         .map(|ip| address(ip, port))
                         .collect();
-                    // IPv4 first: its addresses need no scope, and shorter headers leave more room.
+                    // IPv4 is first: its addresses need no scope, and its shorter headers leave
+                    // more room.
                     addresses.sort();
                     return Found {
                         tag: tag.to_owned(),
@@ -129,7 +130,7 @@ impl Drop for Search {
 
 fn daemon() -> mdns_sd::Result<ServiceDaemon> {
     let daemon = ServiceDaemon::new()?;
-    // The tunnel's own interface is no local network.
+    // The tunnel's own interface is not a local network.
     daemon.disable_interface(IfKind::Name(TUNNEL.to_owned()))?;
     Ok(daemon)
 }
@@ -143,11 +144,12 @@ fn address(ip: &ScopedIp, port: u16) -> SocketAddr {
     SocketAddr::new(ip.to_ip_addr(), port)
 }
 
-/// The service: Hawser over UDP.
+/// Type of the service: Hawser over UDP.
 const SERVICE: &str = "_hawser._udp.local.";
-/// The key of the tag among the service's properties.
+/// Key of the tag in the service's properties.
 const TAG: &str = "t";
-/// A device has a few addresses on a network.
-const MOST_ADDRESSES: usize = 8;
-/// The interface that applications see, by default.
+/// Maximum number of addresses of a device. Source: our choice, the link-local and the global
+/// address of each version on two interfaces; each more is an attempt at a connection.
+const MAX_ADDRESSES: usize = 8;
+/// Default name of the interface that applications see.
 const TUNNEL: &str = "hawser0";

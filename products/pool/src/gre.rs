@@ -1,26 +1,30 @@
-//! Members without Hawser: a way out for each that the configuration names, through the kernel's
-//! own GRE at the member.
+//! Members without Hawser: an uplink for each member in the configuration, through the kernel's own
+//! GRE on the member.
 //!
-//! Nobody says that such a member is there: its path shows it. So a way out is offered again and
-//! again to the registry of neighbours, for [`TRIED_FOR`] each time, and while it works; one that
-//! falls silent stays out as a neighbour's does.
+//! Such a member does not announce itself, so only a path shows whether it works. Its uplink is
+//! therefore offered repeatedly to the registry of neighbours, for [`TRIED_FOR`] each time and
+//! while it works; an unresponsive uplink is excluded for a time, like a neighbour's.
 //!
-//! Each has an address of the hub inside of GRE of its own, which tells the kernel whose way it is.
+//! Each member has its own address of the hub inside GRE, by which the kernel selects the
+//! member's route.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use hawser_config::{GreMember, ports};
-use hawser_control::client::ways_out::{Gateway, WayOut, Wish};
-use hawser_proto::pool::monitor::{Beacon, Event, Measured, MemberId, Offer, Registry, Say, State};
-use hawser_units::{Instant, NetworkId, Rate};
+use hawser_control::client::neighbour_uplinks::{Gateway, NeighbourUplink, Wish};
+use hawser_proto::path;
+use hawser_proto::pool::monitor::{Beacon, Event, Measured, MemberId, Offer, Registry, Say, State, UNCAPPED};
+use hawser_units::{Instant, NetworkId, PathId};
 use serde_json::{Value, json};
 
-/// What is known of them.
+use crate::{measured_status, merge};
+
+/// State of members without Hawser.
 pub(crate) struct GreMembers {
-    ways: BTreeMap<MemberId, Way>,
-    /// Of ways that are configured no more.
+    routes: BTreeMap<MemberId, MemberRoute>,
+    /// Networks of uplinks that are no longer configured.
     leaving: VecDeque<NetworkId>,
     next: u64,
     sequence: u64,
@@ -28,9 +32,9 @@ pub(crate) struct GreMembers {
     hub: Option<SocketAddr>,
 }
 
-struct Way {
+struct MemberRoute {
     member: GreMember,
-    /// The hub, as it is reached through this member.
+    /// Address of the hub through this member.
     at: Ipv4Addr,
     network: Option<NetworkId>,
     has_worked: bool,
@@ -39,7 +43,7 @@ struct Way {
 impl GreMembers {
     pub(crate) fn new() -> Self {
         Self {
-            ways: BTreeMap::new(),
+            routes: BTreeMap::new(),
             leaving: VecDeque::new(),
             next: FIRST,
             sequence: 0,
@@ -48,49 +52,49 @@ impl GreMembers {
         }
     }
 
-    /// Takes these into use, and no others.
+    /// Sets the configured members.
     pub(crate) fn configure(&mut self, members: &[GreMember]) {
         let leaving = &mut self.leaving;
-        self.ways.retain(|_, way| {
-            let stays = members.contains(&way.member);
+        self.routes.retain(|_, route| {
+            let stays = members.contains(&route.member);
             if !stays {
-                leaving.extend(way.network.take());
+                leaving.extend(route.network.take());
             }
             stays
         });
-        for member in members.iter().take(MOST) {
-            if self.ways.values().any(|way| way.member == *member) {
+        for member in members.iter().take(MAX) {
+            if self.routes.values().any(|route| route.member == *member) {
                 continue;
             }
-            let used: Vec<_> = self.ways.values().map(|way| way.at).collect();
+            let used: Vec<_> = self.routes.values().map(|route| route.at).collect();
             let Some(at) = free(member, &used) else {
                 tracing::warn!(
                     network = member.name,
-                    "no address is left in its network under [[pool.gre]]"
+                    "its network under [[pool.gre]] has no free address"
                 );
                 continue;
             };
-            let way = Way {
+            let route = MemberRoute {
                 member: member.clone(),
                 at,
                 network: None,
                 has_worked: false,
             };
-            self.ways.insert(MemberId(self.next), way);
+            self.routes.insert(MemberId(self.next), route);
             self.next += 1;
         }
     }
 
-    /// Whether there are any.
+    /// Returns whether members are configured.
     pub(crate) fn is_used(&self) -> bool {
-        !self.ways.is_empty()
+        !self.routes.is_empty()
     }
 
-    /// Offers what is to be tried and what works.
+    /// Offers the uplinks that are to be tried, and those that work.
     pub(crate) fn handle_timeout(&mut self, hubs: &[SocketAddr], now: Instant) {
         self.hub = hubs.iter().find(|hub| hub.is_ipv4()).or(hubs.first()).copied();
         if self.hub.is_some() {
-            for member in self.ways.keys() {
+            for member in self.routes.keys() {
                 let is_tried = self.registry.state(*member) == Some(State::Offered);
                 if !is_tried {
                     self.sequence += 1;
@@ -114,13 +118,13 @@ impl GreMembers {
             let wish = match event {
                 Event::Offered(member) => self.take(member),
                 Event::Left(member, _) => {
-                    let way = self.ways.get_mut(&member);
-                    way.and_then(|way| way.network.take()).map(Wish::Leave)
+                    let route = self.routes.get_mut(&member);
+                    route.and_then(|route| route.network.take()).map(Wish::Leave)
                 }
                 Event::Joined(member) => {
-                    if let Some(way) = self.ways.get_mut(&member) {
-                        way.has_worked = true;
-                        tracing::info!(network = way.member.name, "a member's way out carries packets");
+                    if let Some(route) = self.routes.get_mut(&member) {
+                        route.has_worked = true;
+                        tracing::info!(network = route.member.name, "a member's network is in use");
                     }
                     None
                 }
@@ -134,112 +138,122 @@ impl GreMembers {
     }
 
     fn take(&self, member: MemberId) -> Option<Wish> {
-        let (way, hub) = (self.ways.get(&member)?, self.hub?);
-        Some(Wish::Take(WayOut {
+        let (route, hub) = (self.routes.get(&member)?, self.hub?);
+        Some(Wish::Take(NeighbourUplink {
             member,
-            label: way.member.name.clone(),
-            relay: (way.at, ports::GRE).into(),
+            label: route.member.name.clone(),
+            relay: (route.at, ports::GRE).into(),
             hub,
             mtu: MTU,
             cap_bps: 0,
             gateway: Some(Gateway {
-                member: way.member.member,
-                network: (way.member.network.0, way.member.network.1),
+                member: route.member.member,
+                network: (route.member.network.0, route.member.network.1),
             }),
         }))
     }
 
     pub(crate) fn handle_taken(&mut self, member: MemberId, network: NetworkId) {
-        if let Some(way) = self.ways.get_mut(&member) {
-            way.network = Some(network);
+        if let Some(route) = self.routes.get_mut(&member) {
+            route.network = Some(network);
         }
     }
 
-    pub(crate) fn handle_path(&mut self, network: NetworkId, measured: Measured, now: Instant) {
-        let mut ways = self.ways.iter();
-        if let Some((member, _)) = ways.find(|(_, way)| way.network == Some(network)) {
+    pub(crate) fn handle_path(&mut self, network: NetworkId, path: PathId, state: path::State, now: Instant) {
+        let mut routes = self.routes.iter();
+        if let Some((member, _)) = routes.find(|(_, route)| route.network == Some(network)) {
+            self.registry.handle_path(*member, path, state, now);
+        }
+    }
+
+    /// Records measurements of the path to that address of the hub inside GRE.
+    pub(crate) fn handle_measured(&mut self, remote: SocketAddr, measured: Measured, now: Instant) {
+        let mut routes = self.routes.iter();
+        let is_it = |route: &MemberRoute| remote == (route.at, ports::GRE).into();
+        if let Some((member, _)) = routes.find(|(_, route)| is_it(route)) {
             self.registry.handle_measured(*member, measured, now);
         }
     }
 
-    /// What was in use leads to the hub that was.
+    /// Returns whether an uplink is in use.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.routes.values().any(|route| route.network.is_some())
+    }
+
+    /// Ends all uplinks, which relay to the former hub.
     pub(crate) fn handle_hub_changed(&mut self) {
         self.registry = Registry::new();
-        let networks = self.ways.values_mut().filter_map(|way| way.network.take());
+        let networks = self.routes.values_mut().filter_map(|route| route.network.take());
         self.leaving.extend(networks);
     }
 
     pub(crate) fn status(&self) -> Vec<Value> {
-        let ways = self.ways.iter().map(|(member, way)| {
+        let routes = self.routes.iter().map(|(member, route)| {
             let state = self.registry.state(*member);
-            let why = match (state, way.has_worked) {
+            let why = match (state, route.has_worked) {
                 (Some(State::Active | State::Suspect), _) => None,
                 (_, true) => Some(SILENT),
                 (_, false) => Some(NEVER),
             };
-            json!({
-                "name": way.member.name,
-                "at": way.member.member,
-                "state": state.map_or("gone", crate::shown),
+            let mut status = measured_status(self.registry.measured(*member));
+            let known = json!({
+                "name": route.member.name,
+                "at": route.member.member,
+                "state": state.map_or("gone", crate::state_text),
                 "why": why,
-                "hub": way.at,
-            })
+                "hub": route.at,
+            });
+            merge(&mut status, known);
+            status
         });
-        ways.collect()
+        routes.collect()
     }
 }
 
-/// The first address of the network that no other way has.
+/// Returns the first address of the network that is not in use.
 fn free(member: &GreMember, used: &[Ipv4Addr]) -> Option<Ipv4Addr> {
     let first = member.network.0.to_bits();
     let last = first | (u32::MAX >> member.network.1);
-    let mut hosts = (first + 1..last).map(Ipv4Addr::from_bits).take(MOST + 1);
+    let mut hosts = (first + 1..last).map(Ipv4Addr::from_bits).take(MAX + 1);
     hosts.find(|at| !used.contains(at))
 }
 
-/// Their numbers begin behind those of all neighbours.
+/// First number of these members, above those of all neighbours. Source: our choice; neighbours'
+/// numbers count from 0, so the upper 16 bits stay free.
 const FIRST: u64 = 1 << 48;
-/// Members without Hawser.
-const MOST: usize = 16;
-/// 1,500 bytes (RFC 894) less an IPv4 header and a header of GRE with its key: what fits where the
-/// way of the member is an ordinary one. Units: bytes.
+/// Members without Hawser. Source: our choice; each needs an address, a route and a path.
+const MAX: usize = 16;
+/// MTU inside GRE: 1,500 bytes (RFC 894) less an IPv4 header and a GRE header with key, for an
+/// ordinary route to the member. Units: bytes.
 const MTU: u16 = 1_500 - 20 - 8;
-/// Nobody says what a member gives, nor that it goes on.
+/// Offer of a member without announcements.
 const OFFER: Offer = Offer {
-    rate: Rate::ZERO,
+    rate: UNCAPPED,
     cost: 0,
 };
-/// As long as a path needs to come up or to be found dead, after which the routes are set anew.
+/// Time that a path needs to open or to be declared dead, after which the routes are set again.
+/// Source: our choice, longer than `VALIDATE_FOR` of `core/proto/src/path` and several attempts; a
+/// shorter one removes members on slow lines.
 const TRIED_FOR: Duration = Duration::from_secs(20);
-const SILENT: &str = "it has fallen silent";
-const NEVER: &str = "no answer: its address may not be reachable without NAT, or not be named under [gre] of the hub, or GRE (protocol 47) may be blocked";
+const SILENT: &str = "it no longer answers";
+const NEVER: &str = "no answer: its address may be behind NAT, it may be missing under [gre] in hub.toml, or GRE (IP protocol 47) may be blocked";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_proto::path;
-    use hawser_units::PathId;
 
     fn member(name: &str, last: u8) -> GreMember {
         let text = format!("name = {name:?}\nmember = \"192.168.1.{last}\"\nnetwork = \"10.47.47.0/29\"");
         toml::from_str(&text).unwrap()
     }
 
-    fn measured(state: path::State) -> Measured {
-        Measured {
-            path: PathId(1),
-            state,
-            rate: Rate::ZERO,
-            loss: 0.0,
-            delay: Duration::ZERO,
-        }
-    }
+    const PATH: PathId = PathId(1);
 
     fn taken(members: &mut GreMembers, network: u32) -> Option<SocketAddr> {
         match members.poll()? {
-            Wish::Take(way) => {
-                members.handle_taken(way.member, NetworkId(network));
-                Some(way.relay)
+            Wish::Take(route) => {
+                members.handle_taken(route.member, NetworkId(network));
+                Some(route.relay)
             }
             Wish::Leave(_) | Wish::HaveSigned { .. } => None,
         }
@@ -251,10 +265,14 @@ mod tests {
         let all: Vec<_> = (0..8).map(|last| member(&format!("m{last}"), last)).collect();
         members.configure(&all);
         let at = |members: &GreMembers| -> Vec<u8> {
-            members.ways.values().map(|way| way.at.octets()[3]).collect()
+            members
+                .routes
+                .values()
+                .map(|route| route.at.octets()[3])
+                .collect()
         };
         assert_eq!(at(&members), [1, 2, 3, 4, 5, 6]);
-        // Those that stay keep theirs, and what is free is used again.
+        // Remaining members keep their address, and free addresses are reused.
         members.configure(&all[1..3]);
         members.configure(&all[1..4]);
         assert_eq!(at(&members), [2, 3, 1]);
@@ -274,7 +292,7 @@ mod tests {
             members.status()[0]["why"]
                 .as_str()
                 .unwrap()
-                .contains("without NAT")
+                .contains("behind NAT")
         );
         members.handle_timeout(&hub, at(19));
         assert!(members.poll().is_none());
@@ -282,15 +300,15 @@ mod tests {
         assert_eq!(members.poll(), Some(Wish::Leave(NetworkId(1))));
         members.handle_timeout(&hub, at(21));
         assert!(taken(&mut members, 2).is_some());
-        members.handle_path(NetworkId(2), measured(path::State::Active), at(22));
+        members.handle_path(NetworkId(2), PATH, path::State::Active, at(22));
         assert!(members.poll().is_none());
         assert_eq!(members.status()[0]["why"], Value::Null);
-        // It works for longer than it was tried.
+        // The member works for longer than the time of an attempt.
         for seconds in 22..60 {
             members.handle_timeout(&hub, at(seconds));
             assert!(members.poll().is_none(), "{seconds}");
         }
-        members.handle_path(NetworkId(2), measured(path::State::Dead), at(60));
+        members.handle_path(NetworkId(2), PATH, path::State::Dead, at(60));
         assert_eq!(members.poll(), Some(Wish::Leave(NetworkId(2))));
         members.handle_timeout(&hub, at(61));
         assert!(members.poll().is_none(), "it stays out");

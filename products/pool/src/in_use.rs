@@ -1,9 +1,9 @@
-//! Which members a device takes from, for the daemon of the same device that gives: two devices do
-//! not give to each other what they take from each other.
+//! Members whose uplinks this device uses, published for the giving daemon of the same device: two
+//! devices must not relay for each other in both directions.
 //!
-//! A member counts for [`LINGERS`] after it was used last. Without that, a path that is
-//! unresponsive for a moment would let the other device take in the opposite direction, and the
-//! first one, which is refused from then on, would never come back.
+//! A member counts for [`LINGERS`] after its last use. Otherwise a momentary failure of a path
+//! would let the other device use the opposite direction, and the first one would then be rejected
+//! permanently.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -15,11 +15,12 @@ use anyhow::Context;
 use hawser_config::atomic_file;
 use hawser_config::identity::Code;
 
-/// Publishes whom a running daemon takes from; the list ends with the process, which holds a lock.
+/// Published list of members that a running daemon uses; it is valid while the process holds a
+/// lock.
 #[derive(Debug)]
 pub(crate) struct InUse {
     list: PathBuf,
-    /// Until when each member counts.
+    /// Expiry of each member.
     until: BTreeMap<Code, Clock>,
     _lock: File,
 }
@@ -28,13 +29,13 @@ impl InUse {
     /// Takes the lock, with an empty list.
     ///
     /// # Errors
-    /// The file cannot be made, or another daemon has it.
+    /// If the file cannot be created, or another daemon has locked it.
     pub(crate) fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(LOCK);
         let file = File::options().create(true).append(true).mode(0o600).open(&path);
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         file.try_lock()
-            .with_context(|| format!("{}: another daemon uses it", path.display()))?;
+            .with_context(|| format!("{}: another daemon is using it", path.display()))?;
         let in_use = Self {
             list: dir.join(LIST),
             until: BTreeMap::new(),
@@ -44,7 +45,7 @@ impl InUse {
         Ok(in_use)
     }
 
-    /// Publishes the members that are used at `now`, with those that were until recently.
+    /// Publishes the members that are used at `now` or were used recently.
     pub(crate) fn set(&mut self, members: impl Iterator<Item = Code>, now: Clock) {
         let before: Vec<Code> = self.until.keys().copied().collect();
         self.until.extend(members.map(|member| (member, now + LINGERS)));
@@ -60,20 +61,20 @@ impl InUse {
         }
     }
 
-    /// Replaces the list as a whole: a reader never sees a part of it.
+    /// Replaces the list atomically, so that a reader never sees a part of it.
     fn write(&self) -> anyhow::Result<()> {
         let text: String = self.until.keys().map(|code| format!("{code}\n")).collect();
         atomic_file::write(&self.list, text.as_bytes(), 0o600)
     }
 }
 
-/// Whether a daemon of the device whose files are in `dir` takes from a member.
+/// Returns whether a daemon of the device with the files in `dir` takes from a member.
 pub(crate) fn takes_from(dir: &Path, member: Code) -> bool {
     let Ok(file) = File::open(dir.join(LOCK)) else {
         return false;
     };
     match file.try_lock_shared() {
-        // No daemon runs that could have published it.
+        // No running daemon has published the list.
         Ok(()) | Err(TryLockError::Error(_)) => false,
         Err(TryLockError::WouldBlock) => {
             let list = fs::read_to_string(dir.join(LIST));
@@ -84,9 +85,9 @@ pub(crate) fn takes_from(dir: &Path, member: Code) -> bool {
 
 const LOCK: &str = "neighbours.in-use.lock";
 const LIST: &str = "neighbours.in-use";
-/// How long a member counts after it was used last: a path that fails and a member that restarts
-/// are back within seconds (`docs/manual/neighbours.md`), and whoever wants the opposite direction
-/// asks again after 15 s at the latest.
+/// Lifetime of a member after its last use: a failed path and a restarted member recover within
+/// seconds (`docs/manual/neighbours.md`), and a request for the opposite direction is repeated
+/// after at most 15 s.
 const LINGERS: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! Receipts: what a neighbour has carried for this device, or this one for a neighbour, as the
-//! taker's hub has seen and signed it. Both keep the same, so nobody has to believe the other.
+//! Receipts of the traffic that a neighbour has relayed for this device, or this device for a
+//! neighbour, counted and signed by the taker's hub. Both store the same receipts, so neither must
+//! trust the other.
 //!
-//! Each path that a neighbour carries is a run with one receipt, which later ones replace while the
-//! path lasts. They come once a second, and go to a file every [`WRITE_EVERY`]; a neighbour that
-//! comes back is told the newest again, so a crash of its leaves no gap.
+//! Each path that a neighbour relays is a run with one receipt, which later ones replace while the
+//! path exists. They arrive once a second, and are written to a file every [`WRITE_EVERY`]; a
+//! neighbour that returns receives the newest again, so a crash of its daemon leaves no gap.
 //!
-//! Bounds: [`MOST_OF_ONE`] runs of one neighbour are kept, the newest; [`MOST_WAITING`] wait for
-//! the file.
+//! Bounds: the newest [`MAX_OF_ONE`] runs of one neighbour are stored; at most [`MAX_WAITING`] wait
+//! for the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,52 +25,52 @@ use serde::{Deserialize, Serialize};
 use crate::accounts::Side;
 use crate::trust::Trust;
 
-/// Keeps receipts in a file.
+/// Receipts in a file.
 #[derive(Debug)]
 pub(crate) struct Receipts {
-    /// None where it cannot be had.
+    /// Database of receipts; `None` if it cannot be opened.
     database: Option<Database>,
-    /// By side, hub and run.
+    /// Receipts by side, hub and run.
     waiting: BTreeMap<(Side, [u8; 32], u64), Receipt>,
     write_at: Instant,
 }
 
-/// A receipt as it is shown and exchanged. Keys, runs and signatures are hexadecimal.
+/// Receipt for display and exchange. Keys, runs and signatures are hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signed {
-    /// `given` to the other one, or `taken` of it; empty where that is not known.
+    /// `given` to the other device, or `taken` from it; empty if unknown.
     #[serde(default)]
     pub side: String,
-    /// What the other one is called here; empty when it is not known any more.
+    /// Name of the other device on this machine; empty if it is no longer known.
     #[serde(default)]
     pub name: String,
-    /// The code of the device that took.
+    /// Code of the device that took.
     pub taker: Code,
-    /// The code of the device that gave.
+    /// Code of the device that gave.
     pub member: Code,
-    /// The Ed25519 public key of the hub that has signed.
+    /// Ed25519 public key of the signing hub.
     pub hub_key: String,
-    /// What is counted together.
+    /// Id of the run.
     pub run: String,
-    /// Which receipt of the run it is.
+    /// Number of the receipt in the run.
     pub number: u64,
     /// Unit: seconds of Unix time.
     pub began_s: u64,
     /// Unit: seconds of Unix time.
     pub until_s: u64,
-    /// From the taker to its hub. Unit: bytes of UDP payload.
+    /// Traffic from the taker to its hub. Units: bytes of UDP payload.
     pub up_bytes: u64,
-    /// From the hub to the taker. Unit: bytes of UDP payload.
+    /// Traffic from the hub to the taker. Units: bytes of UDP payload.
     pub down_bytes: u64,
-    /// Over all of that but side and name.
+    /// Signature over all fields except side and name.
     pub signature: String,
 }
 
 impl Receipts {
-    /// Goes on from what is kept in the directory; in memory alone where that cannot be written.
+    /// Continues the receipts in the directory, or in memory only if it cannot be written.
     pub(crate) fn open(dir: &Path) -> Self {
         let database = Database::open(&file(dir), &FORMAT);
-        let failed = |error: &_| tracing::warn!(%error, "receipts are not kept");
+        let failed = |error: &_| tracing::warn!(%error, "receipts are not stored");
         Self {
             database: database.inspect_err(failed).ok(),
             waiting: BTreeMap::new(),
@@ -77,7 +78,7 @@ impl Receipts {
         }
     }
 
-    /// Takes a receipt in, if it is signed and about these two; whether it was.
+    /// Stores a receipt if it is signed and about these two devices. Returns whether it was.
     pub(crate) fn enter(&mut self, side: Side, own: Code, other: Code, receipt: &Receipt) -> bool {
         let named = (Code::from(receipt.taker), Code::from(receipt.member));
         let (taker, member) = match side {
@@ -92,13 +93,13 @@ impl Receipts {
             Some(earlier) if !receipt.follows(earlier) => {}
             _ => drop(self.waiting.insert(key, *receipt)),
         }
-        if self.waiting.len() >= MOST_WAITING {
+        if self.waiting.len() >= MAX_WAITING {
             self.write();
         }
         true
     }
 
-    /// Brings to the disk what has waited long enough. To be called every second or so.
+    /// Writes due receipts to the disk. Must be called about once a second.
     pub(crate) fn keep(&mut self, now: Instant) {
         if now >= self.write_at && !self.waiting.is_empty() {
             self.write_at = now + WRITE_EVERY;
@@ -106,7 +107,7 @@ impl Receipts {
         }
     }
 
-    /// The newest of what a neighbour has given, for it to have.
+    /// Returns the newest receipts of a neighbour that has relayed traffic, to be sent to it.
     pub(crate) fn newest_of(&mut self, member: Code) -> Vec<Receipt> {
         self.write();
         let Some(database) = &self.database else {
@@ -114,13 +115,10 @@ impl Receipts {
         };
         let newest = database.run(|connection| {
             let mut rows = connection.prepare_cached(NEWEST)?;
-            let rows = rows.query_map(
-                params![Side::Taken.name(), member.bytes(), TOLD_AGAIN],
-                receipt_of,
-            )?;
+            let rows = rows.query_map(params![Side::Taken.name(), member.bytes(), REPEATED], receipt_of)?;
             rows.collect::<Result<Vec<_>, _>>()
         });
-        let failed = |error: &_| tracing::warn!(%error, "receipts are not read");
+        let failed = |error: &_| tracing::warn!(%error, "cannot read receipts");
         let newest = newest.inspect_err(failed).unwrap_or_default();
         newest.into_iter().flatten().collect()
     }
@@ -153,15 +151,15 @@ impl Receipts {
                 ])?;
             }
             for (side, other) in of {
-                let forget = params![side.name(), other, MOST_OF_ONE];
+                let forget = params![side.name(), other, MAX_OF_ONE];
                 transaction.prepare_cached(FORGET)?.execute(forget)?;
             }
             Ok(())
         });
         if let Err(error) = written {
-            tracing::warn!(%error, "receipts are not written");
-            // They stay for the next attempt, while there are not too many.
-            if waiting.len() < MOST_WAITING {
+            tracing::warn!(%error, "cannot write receipts");
+            // They are retained for the next attempt, up to the maximum number.
+            if waiting.len() < MAX_WAITING {
                 self.waiting = waiting;
             }
         }
@@ -174,10 +172,10 @@ impl Drop for Receipts {
     }
 }
 
-/// What is kept in the directory, the oldest first.
+/// Returns the receipts in the directory, the oldest first.
 ///
 /// # Errors
-/// The file is there and cannot be read.
+/// If the file exists and cannot be read.
 pub fn receipts(dir: &Path, trust: &Trust) -> Result<Vec<Signed>, StoreError> {
     let Some(database) = Database::open_to_read(&file(dir), &FORMAT)? else {
         return Ok(Vec::new());
@@ -223,7 +221,7 @@ impl Signed {
         shown
     }
 
-    /// The code of the other device.
+    /// Returns the code of the other device.
     #[must_use]
     pub fn other(&self) -> Code {
         if self.side == Side::Given.name() {
@@ -233,10 +231,10 @@ impl Signed {
         }
     }
 
-    /// Whether the hub has signed this.
+    /// Returns whether the hub's signature is valid.
     ///
     /// # Errors
-    /// A key, a run or a signature is none.
+    /// If a key, a run or a signature is malformed.
     pub fn is_good(&self) -> anyhow::Result<bool> {
         let receipt = Receipt {
             hub: bytes("hub_key", &self.hub_key)?,
@@ -253,17 +251,17 @@ impl Signed {
         Ok(is_good(&receipt))
     }
 
-    /// The name of the hub that has signed.
+    /// Returns the name of the signing hub.
     ///
     /// # Errors
-    /// The key is none.
+    /// If the key is malformed.
     pub fn hub(&self) -> anyhow::Result<KeyHash> {
         Ok(KeyHash::of_ed25519(&bytes("hub_key", &self.hub_key)?))
     }
 }
 
-/// Receipts as lines of comma-separated values, with a head (RFC 4180). No field holds a comma or a
-/// quote.
+/// Returns receipts as comma-separated values with a header line (RFC 4180). No field contains a
+/// comma or a quote.
 #[must_use]
 pub fn receipts_to_csv(receipts: &[Signed]) -> String {
     let mut text = String::from(
@@ -299,7 +297,7 @@ fn bytes<const N: usize>(field: &str, text: &str) -> anyhow::Result<[u8; N]> {
         .decode(text.as_bytes())
         .with_context(|| format!("{field} is not hexadecimal"))?;
     let all = bytes.try_into();
-    all.map_err(|_| anyhow!("{field} has not {} digits", 2 * N))
+    all.map_err(|_| anyhow!("{field} does not have {} digits", 2 * N))
 }
 
 fn receipt_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<Receipt>> {
@@ -317,7 +315,7 @@ const FORMAT: Format = Format {
              until INTEGER NOT NULL, receipt BLOB NOT NULL, PRIMARY KEY (side, hub, run)) WITHOUT ROWID;
              CREATE INDEX by_other ON receipts (side, other, until);",
 };
-/// A run's receipt is replaced by what follows it, as [`Receipt::follows`] says.
+/// Replaces the receipt of a run by a later one, according to [`Receipt::follows`].
 const PUT: &str = "INSERT INTO receipts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
      ON CONFLICT DO UPDATE SET number = excluded.number, up = excluded.up, down = excluded.down,
      until = excluded.until, receipt = excluded.receipt
@@ -329,12 +327,16 @@ const FORGET: &str = "DELETE FROM receipts WHERE (side, hub, run) IN
 const NEWEST: &str =
     "SELECT receipt FROM receipts WHERE side = ?1 AND other = ?2 ORDER BY until DESC LIMIT ?3";
 
-/// Runs of one neighbour that are kept: 1.5 MiB at most, a path each hour for half a year.
-const MOST_OF_ONE: i64 = 4_096;
-/// Runs that wait for the disk.
-const MOST_WAITING: usize = 256;
-/// Runs that are told again: more than there are paths through one neighbour at once.
-const TOLD_AGAIN: i64 = 16;
+/// Maximum number of stored runs of one neighbour, at most 1.5 MiB. Source: a path each hour for
+/// half a year, rounded down to a power of two.
+const MAX_OF_ONE: i64 = 4_096;
+/// Maximum number of runs that wait for the disk. Source: our choice; a larger one loses more
+/// receipts in a crash, a smaller one writes more often.
+const MAX_WAITING: usize = 256;
+/// Number of runs whose receipts are repeated, more than the concurrent paths through one
+/// neighbour. Source: our choice; a repeated receipt has no effect, so more only cost a few hundred
+/// bytes each at the beginning.
+const REPEATED: i64 = 16;
 
 #[cfg(test)]
 mod tests {
@@ -442,10 +444,10 @@ mod tests {
         let signer = Identity::generate().unwrap().signer().unwrap();
         let (alice, bob) = ends();
         let mut kept = Receipts::open(dir.path());
-        let most = u64::try_from(MOST_OF_ONE).unwrap();
+        let most = u64::try_from(MAX_OF_ONE).unwrap();
         for run in 0..most + 300 {
             assert!(kept.enter(Side::Taken, alice, bob, &receipt(&signer, run, 1, 1)));
-            assert!(kept.waiting.len() < MOST_WAITING);
+            assert!(kept.waiting.len() < MAX_WAITING);
         }
         let newest = kept.newest_of(bob);
         let expected: Vec<_> = (most + 300 - 16..most + 300).rev().collect();

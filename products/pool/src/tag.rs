@@ -1,24 +1,25 @@
-//! What a device calls itself on a day, so that those who know its code find it, and nobody else
-//! knows it again the next day.
+//! Tag of a device for a day: devices that know its code find the device, and no other device can
+//! recognise it on the next day.
 
 use aws_lc_rs::hmac;
 use data_encoding::HEXLOWER;
 use hawser_config::identity::Code;
 use hawser_linux::clock::LocalTime;
 
-/// The tag of the device with that code.
+/// Returns the tag of the device with that code.
 pub(crate) fn tag(code: Code, day: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, code.bytes());
     let tag = hmac::sign(&key, format!("hawser pool v1 {day}").as_bytes());
     HEXLOWER.encode(&tag.as_ref()[..TAG_LEN])
 }
 
-/// The day as devices name it to each other.
+/// Returns the day in the form that devices exchange.
 pub(crate) fn day(time: LocalTime) -> String {
     format!("{:04}-{:02}-{:02}", time.year, time.month, time.day)
 }
 
-/// Two of a thousand devices have the same by chance once in 2^108 days.
+/// Length of a tag. Source: two of a thousand devices have the same tag of 128 bits by chance once
+/// in 2^109 days. Units: bytes.
 const TAG_LEN: usize = 16;
 
 #[cfg(test)]

@@ -1,18 +1,22 @@
-//! Neighbours' ways out: a path more for each that a trusted member offers.
+//! Uplinks of neighbours: an additional path for each uplink that a trusted member offers.
 //!
-//! Members are found by their tags, or are where the configuration says. A connection to each hears
-//! what it offers ([`crate::share`] is the other side); the registry of
-//! `hawser_proto::pool::monitor` decides which offers are taken, and how long one that comes and
-//! goes without a word stays out. What is taken is a network of the session like any other, whose
-//! remote address is a port of the member.
+//! Members are found by their tags, or have configured addresses. A connection to each receives its
+//! offers ([`crate::share`] is the other side); the registry of `hawser_proto::pool::monitor`
+//! decides which offers are used, and how long an uplink that disappears without notice is
+//! excluded; the selection of `hawser_proto::pool::selection` decides which of the others are used
+//! (`take/group.rs`). A used uplink is a network of the session like any other, whose remote
+//! address is a port of the member.
 //!
 //! ```text
 //!   found --> dialing --> waits for consent --> offers --> registry --> path
-//!     ^          |                |                |          |
-//!     +-- pause -+----- refused --+----- lost -----+          +--> withdrawn, silent, over: no path
+//!     ^          |                |                |          |    ^
+//!     |          |                |                |          |    +-- in the group in use
+//!     +-- pause -+----- refused --+----- lost -----+          +--> withdrawn, silent, over: no
+//! path
 //! ```
 
-mod place;
+mod group;
+mod member_address;
 mod signing;
 
 use std::collections::BTreeMap;
@@ -24,13 +28,13 @@ use std::time::{Duration, Instant as Clock};
 
 use hawser_config::PoolConfig;
 use hawser_config::identity::{Code, Identity};
-use hawser_control::client::ways_out::{WayOut, WaysOut, Wish};
+use hawser_control::client::neighbour_uplinks::{NeighbourUplink, NeighbourUplinks, Wish};
 use hawser_control::tls;
-use hawser_dataplane::{Command, Orders, PathState, Snapshot};
+use hawser_dataplane::{Command, Orders, PathState};
 use hawser_linux::clock::local_time;
-use hawser_linux::udp::plain;
 use hawser_proto::path;
-use hawser_proto::pool::monitor::{Beacon, Event, Left, Measured, MemberId, Offer, Registry, Say};
+use hawser_proto::pool::monitor::{Beacon, Event, Left, MemberId, Offer, Registry, Say, UNCAPPED};
+use hawser_proto::pool::selection::Selection;
 use hawser_units::{Instant, NetworkId, PathId, Rate};
 use hawser_wire::pool::{MAX_HUBS, PoolHello, PoolMessage, PoolOffer, VERSION};
 use hawser_wire::receipt::Receipt;
@@ -42,38 +46,41 @@ use crate::discovery::{Found, Search};
 use crate::gre::GreMembers;
 use crate::identity;
 use crate::in_use::InUse;
-use crate::shown;
 use crate::tag::{day, tag};
 use crate::trust::Watched;
-use place::{Place, speak};
+use group::{Delivered, PathSample, limits, samples};
+use member_address::{MemberAddress, speak};
 use signing::Signing;
 
-/// All that is known of neighbours.
+/// State of all neighbours.
 struct Pool {
     dir: PathBuf,
-    /// What was asked for last.
+    /// Configuration of the last call.
     configured: Option<PoolConfig>,
-    /// Nothing is taken where there is none.
+    /// Own identity, without which no uplink is used.
     own: Option<Own>,
     search: Option<Search>,
-    places: BTreeMap<SocketAddr, Place>,
+    addresses: BTreeMap<SocketAddr, MemberAddress>,
     next_dial: u64,
     registry: Registry,
+    selection: Selection,
     gre: GreMembers,
     channels: BTreeMap<MemberId, Channel>,
     next_channel: u64,
-    /// Devices that share here and are not trusted, by tag, with when they were found last.
+    /// Nearby untrusted devices that share, by tag, with the time of their last discovery.
     strangers: BTreeMap<String, Clock>,
     look_at: Clock,
+    /// Time of the next sample of the paths.
+    sample_at: Clock,
     news: mpsc::Sender<News>,
     incoming: mpsc::Receiver<News>,
-    /// What was waited for last.
+    /// Last event.
     happened: Option<Happened>,
-    /// Whether other ways out may be in use than were said last.
+    /// Set if the uplinks in use may have changed since the last report.
     has_changed: bool,
 }
 
-/// This device, as a taker.
+/// Identity of this device as a taker.
 struct Own {
     identity: Identity,
     code: Code,
@@ -81,45 +88,45 @@ struct Own {
     in_use: Option<InUse>,
     accounts: Accounts,
     signing: Signing,
-    /// What paths had carried when they were last asked: by session and number, up and down.
+    /// Counters of paths at the last sample: by session and number, up and down.
     accounted: BTreeMap<(u64, u16), [u64; 2]>,
-    account_at: Clock,
 }
 
-/// A way out of a member.
+/// Uplink of a member.
 struct Channel {
     code: Code,
     way: u16,
-    place: SocketAddr,
+    address: SocketAddr,
     label: String,
     offer: PoolOffer,
     hub: Option<SocketAddr>,
     network: Option<NetworkId>,
+    delivered: Delivered,
 }
 
 enum News {
-    /// What the connection of that number brings.
+    /// Event of the connection of that number.
     Of(u64, Brought),
-    /// What paths have carried so far: session and number, remote address, up and down.
-    Carried(Vec<(u64, u16, SocketAddr, [u64; 2])>),
+    /// Samples of all paths.
+    Sampled(Vec<PathSample>),
 }
 
-/// What comes of a connection.
+/// Event of a connection.
 enum Brought {
     Heard(Code, PoolMessage),
     Down(String),
 }
 
-/// What has happened.
+/// Event of the neighbours.
 enum Happened {
-    /// What members' connections and the data plane say.
+    /// Message of members' connections or the data plane.
     News(Box<News>),
     Found(Found),
 }
 
-/// Makes what knows the neighbours; keys and trust are in the directory.
+/// Creates the state of the neighbours; keys and trust are in the directory.
 #[must_use]
-pub fn ways_out(dir: PathBuf) -> Box<dyn WaysOut> {
+pub fn open_uplinks(dir: PathBuf) -> Box<dyn NeighbourUplinks> {
     Box::new(Pool::new(dir))
 }
 
@@ -131,14 +138,16 @@ impl Pool {
             configured: None,
             own: None,
             search: None,
-            places: BTreeMap::new(),
+            addresses: BTreeMap::new(),
             next_dial: 0,
             registry: Registry::new(),
+            selection: Selection::new(limits(&PoolConfig::default())),
             gre: GreMembers::new(),
             channels: BTreeMap::new(),
             next_channel: 0,
             strangers: BTreeMap::new(),
             look_at: Clock::now(),
+            sample_at: Clock::now(),
             news,
             incoming,
             happened: None,
@@ -146,13 +155,14 @@ impl Pool {
         }
     }
 
-    /// Begins, changes or ends what the configuration asks for.
+    /// Applies the configuration.
     fn configure(&mut self, config: &PoolConfig) {
         if self.configured.as_ref() == Some(config) {
             return;
         }
         self.configured = Some(config.clone());
         self.gre.configure(&config.gre);
+        self.selection.handle_limits(limits(config));
         if config.is_used() && self.own.is_none() {
             match self.own() {
                 Ok(own) => self.own = Some(own),
@@ -164,30 +174,36 @@ impl Pool {
         }
         if config.neighbours && self.own.is_some() {
             if self.search.is_none() {
-                let search = Search::start();
-                let failed = |error: &_| tracing::warn!(%error, "neighbours are not looked for");
-                self.search = search.inspect_err(failed).ok();
+                self.search = search();
             }
         } else {
             self.search = None;
         }
         let now = Clock::now();
-        self.places
-            .retain(|at, place| !place.is_fixed || config.members.contains(at));
+        self.addresses
+            .retain(|at, candidate| !candidate.is_fixed || config.members.contains(at));
         for member in &config.members {
-            let place = self.places.entry(*member).or_insert_with(|| Place::new(now));
-            place.is_fixed = true;
+            let candidate = self
+                .addresses
+                .entry(*member)
+                .or_insert_with(|| MemberAddress::new(now));
+            candidate.is_fixed = true;
         }
         if self.own.is_none() || !config.neighbours {
-            self.places.retain(|_, place| place.is_fixed && config.is_used());
+            self.addresses
+                .retain(|_, candidate| candidate.is_fixed && config.is_used());
         }
     }
 
     fn own(&self) -> anyhow::Result<Own> {
         let identity = identity(&self.dir)?;
         let in_use = InUse::take(&self.dir);
-        let failed =
-            |error: &_| tracing::warn!(error = format!("{error:#}"), "neighbours in use are not said");
+        let failed = |error: &_| {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "cannot publish the neighbours in use"
+            )
+        };
         Ok(Own {
             code: identity.hash().code(),
             identity,
@@ -196,7 +212,6 @@ impl Pool {
             accounts: Accounts::open(&self.dir),
             signing: Signing::open(&self.dir),
             accounted: BTreeMap::new(),
-            account_at: Clock::now(),
         })
     }
 
@@ -211,7 +226,7 @@ impl Pool {
             found = found => Happened::Found(found),
             news = self.incoming.recv() => match news {
                 Some(news) => Happened::News(Box::new(news)),
-                // This holds a sender.
+                // The pool holds a sender, so the channel never closes.
                 None => std::future::pending().await,
             },
         }
@@ -220,7 +235,7 @@ impl Pool {
     fn on_found(&mut self, found: Found) {
         let Some(own) = &self.own else { return };
         let now = Clock::now();
-        // Clocks differ, and a day ends for one sooner.
+        // Clocks differ, so the day may end earlier on one device.
         let today = local_time();
         let is_tag = |code: Code| tag(code, &day(today)) == found.tag;
         if tag(own.code, &day(today)) == found.tag {
@@ -228,14 +243,14 @@ impl Pool {
         }
         if own.trust.trust().members.iter().any(|known| is_tag(known.code)) {
             for address in found.addresses {
-                if self.places.len() < MOST_PLACES {
-                    self.places
+                if self.addresses.len() < MAX_ADDRESSES {
+                    self.addresses
                         .entry(address)
-                        .and_modify(|place| place.found = now)
-                        .or_insert_with(|| Place::new(now));
+                        .and_modify(|candidate| candidate.found = now)
+                        .or_insert_with(|| MemberAddress::new(now));
                 }
             }
-        } else if self.strangers.len() < MOST_PLACES {
+        } else if self.strangers.len() < MAX_ADDRESSES {
             self.strangers.insert(found.tag, now);
         }
     }
@@ -243,61 +258,66 @@ impl Pool {
     fn on_news(&mut self, news: News, now: Instant) {
         match news {
             News::Of(dial, brought) => self.on_brought(dial, brought, now),
-            News::Carried(paths) => self.account(paths),
+            News::Sampled(paths) => {
+                self.measure(&paths, now);
+                self.account(&paths);
+            }
         }
     }
 
     fn on_brought(&mut self, dial: u64, brought: Brought, now: Instant) {
-        let is_it = |place: &Place| place.dial.as_ref().is_some_and(|(number, _)| *number == dial);
-        let Some((at, place)) = self.places.iter_mut().find(|(_, place)| is_it(place)) else {
+        let is_it =
+            |candidate: &MemberAddress| candidate.dial.as_ref().is_some_and(|(number, _)| *number == dial);
+        let Some((at, candidate)) = self.addresses.iter_mut().find(|(_, candidate)| is_it(candidate)) else {
             return;
         };
         let at = *at;
         match brought {
             Brought::Down(why) => {
-                tracing::debug!(%at, why, "neighbour out of reach");
-                place.dial = None;
-                if place.state != "refused" {
-                    (place.state, place.trouble) = ("out of reach", Some(why));
+                tracing::debug!(%at, why, "neighbour unreachable");
+                candidate.dial = None;
+                if candidate.state != "refused" {
+                    (candidate.state, candidate.trouble) = ("out of reach", Some(why));
                 }
-                place.retry_at = Clock::now() + place.pause;
-                place.pause = (place.pause * 2).min(LAST_PAUSE);
+                candidate.retry_at = Clock::now() + candidate.pause;
+                candidate.pause = (candidate.pause * 2).min(LAST_PAUSE);
             }
             Brought::Heard(code, message) => {
-                place.code = Some(code);
-                let gave = place.gives();
-                place.hear(&message);
-                if place.gives() && !gave {
-                    self.tell_receipts_again(code);
+                candidate.code = Some(code);
+                let gave = candidate.gives();
+                candidate.hear(&message);
+                if candidate.gives() && !gave {
+                    self.repeat_receipts(code);
                 }
                 let hubs = self
-                    .places
+                    .addresses
                     .get(&at)
-                    .map_or_else(Vec::new, |place| place.hubs.clone());
+                    .map_or_else(Vec::new, |candidate| candidate.hubs.clone());
                 self.on_message(at, code, message, &hubs, now);
             }
         }
     }
 
-    /// Enters what members' ways out have carried since the paths were last asked.
-    fn account(&mut self, paths: Vec<(u64, u16, SocketAddr, [u64; 2])>) {
+    /// Adds to the accounts what members' uplinks have relayed since the last sample.
+    fn account(&mut self, paths: &[PathSample]) {
         let is_signed = self.configured.as_ref().is_some_and(|config| config.receipts);
         let Some(own) = &mut self.own else { return };
         let mut before = std::mem::take(&mut own.accounted);
-        for (session, path, remote, total) in paths {
+        for sample in paths {
             let mut channels = self.channels.values();
-            let Some(channel) = channels.find(|channel| channel.relay() == remote) else {
+            let Some(channel) = channels.find(|channel| channel.relay() == sample.remote) else {
                 continue;
             };
-            let had = before.remove(&(session, path)).unwrap_or_default();
-            let fresh = [0, 1].map(|way| total[way].saturating_sub(had[way]));
+            let (path, total) = (sample.path, sample.bytes);
+            let had = before.remove(&path).unwrap_or_default();
+            let fresh = [0, 1].map(|direction| total[direction].saturating_sub(had[direction]));
             own.accounts.count(Side::Taken, channel.code, fresh);
-            own.accounted.insert((session, path), total);
+            own.accounted.insert(path, total);
             if is_signed {
-                own.signing.ask((session, path), channel.code, own.code);
+                own.signing.ask(path, channel.code, own.code);
             }
         }
-        own.signing.end_look();
+        own.signing.end_sample();
     }
 
     fn on_message(
@@ -317,7 +337,7 @@ impl Pool {
                     self.hear(member, sequence, Say::Withdraw, now);
                 }
             }
-            // What it had offered, it has withdrawn before.
+            // The member has withdrawn its offers before.
             PoolMessage::Refused(_)
             | PoolMessage::Waiting
             | PoolMessage::Hello(_)
@@ -334,7 +354,7 @@ impl Pool {
         let channel = self.channels.iter().find(|(_, known)| known.is(code, offer.way));
         let member = match channel {
             Some((member, _)) => *member,
-            None if self.channels.len() >= MOST_CHANNELS => return,
+            None if self.channels.len() >= MAX_CHANNELS => return,
             None => {
                 self.next_channel += 1;
                 MemberId(self.next_channel)
@@ -342,31 +362,43 @@ impl Pool {
         };
         let say = Say::Announce(
             Offer {
-                rate: Rate::from_bps(offer.cap_bps),
-                cost: 0,
+                rate: match offer.cap_bps {
+                    0 => UNCAPPED,
+                    cap => Rate::from_bps(cap),
+                },
+                cost: offer.cost,
             },
             Duration::from_millis(offer.lifetime_ms.into()),
         );
         let sequence = offer.sequence;
         let hub = hubs.get(usize::from(offer.hub)).copied();
         let label = self.label(member, &owner, &offer.name);
+        let is_connected = |at: SocketAddr| {
+            let candidate = self.addresses.get(&at);
+            candidate.is_some_and(|candidate| candidate.dial.is_some())
+        };
         let entry = self.channels.entry(member).or_insert_with(|| Channel {
             code,
             way: offer.way,
-            place: at,
+            address: at,
             label,
             offer: offer.clone(),
             hub,
             network: None,
+            delivered: Delivered::default(),
         });
         entry.offer = offer;
         if entry.network.is_none() {
-            (entry.place, entry.hub) = (at, hub);
+            (entry.address, entry.hub) = (at, hub);
+        } else if entry.address != at && !is_connected(entry.address) {
+            // The member was connected over two of its addresses. The relay ended with the first
+            // connection; the next offer is one of the relay of this connection.
+            return self.hear(member, sequence, Say::Withdraw, now);
         }
         self.hear(member, sequence, say, now);
     }
 
-    /// What a member says of a way out.
+    /// Handles a member's message about an uplink.
     fn hear(&mut self, member: MemberId, sequence: u64, say: Say, now: Instant) {
         let beacon = Beacon {
             member,
@@ -376,7 +408,8 @@ impl Pool {
         self.registry.handle_beacon(&beacon, now);
     }
 
-    /// What a way out is called: whose it is, and what; two of a kind are numbered.
+    /// Returns the name of an uplink: its owner and its kind; uplinks of the same kind are
+    /// numbered.
     fn label(&self, member: MemberId, owner: &str, what: &str) -> String {
         let plain = format!("{owner}'s {what}");
         let is_taken = |label: &str| {
@@ -388,47 +421,52 @@ impl Pool {
         names.find(|name| !is_taken(name)).unwrap_or(plain)
     }
 
-    /// Dials where somebody may be.
+    /// Connects to addresses of possible members.
     fn dial(&mut self, hubs: &[SocketAddr]) {
         let Some(own) = &mut self.own else { return };
         let now = Clock::now();
         let has_changed = own.trust.refresh();
+        if has_changed && self.search.is_some() {
+            // A search reports a device once. One that was a stranger then needs another search.
+            self.strangers.clear();
+            self.search = search();
+        }
         self.strangers
             .retain(|_, found| now.duration_since(*found) < FORGOTTEN);
-        self.places.retain(|_, place| {
-            place.is_fixed || place.dial.is_some() || now.duration_since(place.found) < FORGOTTEN
+        self.addresses.retain(|_, candidate| {
+            candidate.is_fixed || candidate.dial.is_some() || now.duration_since(candidate.found) < FORGOTTEN
         });
         if own.trust.trust().members.is_empty() {
             return;
         }
         let busy: Vec<Code> = self
-            .places
+            .addresses
             .values()
-            .filter(|place| place.dial.is_some())
-            .filter_map(|place| place.code)
+            .filter(|candidate| candidate.dial.is_some())
+            .filter_map(|candidate| candidate.code)
             .collect();
-        for (at, place) in &mut self.places {
-            // A member has several addresses, of which one is enough.
-            let is_there = place.code.is_some_and(|code| busy.contains(&code));
-            let is_due = has_changed || now >= place.retry_at;
-            if place.dial.is_some() || is_there || !is_due || hubs.is_empty() {
+        for (at, candidate) in &mut self.addresses {
+            // One connection per member suffices, although it has several addresses.
+            let is_there = candidate.code.is_some_and(|code| busy.contains(&code));
+            let is_due = has_changed || now >= candidate.retry_at;
+            if candidate.dial.is_some() || is_there || !is_due || hubs.is_empty() {
                 continue;
             }
             let trusted: Vec<Code> = own.trust.trust().members.iter().map(|known| known.code).collect();
             let config = tls::client_config_for(&own.identity, move |key| trusted.contains(&key.code()));
             let Ok(config) = config else { continue };
-            place.hubs = hubs.iter().copied().take(MAX_HUBS).collect();
+            candidate.hubs = hubs.iter().copied().take(MAX_HUBS).collect();
             let hello = PoolHello {
                 version: VERSION,
-                hubs: place.hubs.clone(),
+                hubs: candidate.hubs.clone(),
                 name_hint: hawser_linux::process::host_name(),
             };
             let (number, at, news) = (self.next_dial, *at, self.news.clone());
-            let (outbox, messages) = mpsc::channel(place::OUTBOX);
-            place.outbox = Some(outbox);
+            let (outbox, messages) = mpsc::channel(member_address::OUTBOX);
+            candidate.outbox = Some(outbox);
             self.next_dial += 1;
-            if place.trouble.is_none() {
-                place.state = "dialing";
+            if candidate.trouble.is_none() {
+                candidate.state = "dialing";
             }
             let task = hawser_linux::tasks::spawn(async move {
                 let why = match speak(at, config, (hello, messages), number, &news).await {
@@ -437,24 +475,21 @@ impl Pool {
                 };
                 let _ = news.send(News::Of(number, Brought::Down(why))).await;
             });
-            place.dial = Some((number, hawser_control::event_thread::Task(task)));
+            candidate.dial = Some((number, hawser_control::event_thread::Task(task)));
         }
     }
 }
 
-/// Session, number, remote address, and bytes up and down of every path.
-fn carried(snapshot: &Snapshot) -> Vec<(u64, u16, SocketAddr, [u64; 2])> {
-    let carried = snapshot.paths().filter_map(|(session, path)| {
-        let bytes = [path.sent_bytes, path.received_bytes];
-        Some((session, path.path, plain(path.remote?), bytes))
-    });
-    carried.collect()
+/// Starts a search for members; `None` if there is no multicast here.
+fn search() -> Option<Search> {
+    let failed = |error: &_| tracing::warn!(%error, "cannot search for neighbours");
+    Search::start().inspect_err(failed).ok()
 }
 
 impl Channel {
-    /// Where the taker's datagrams go.
+    /// Returns the address for the taker's datagrams.
     fn relay(&self) -> SocketAddr {
-        let mut relay = self.place;
+        let mut relay = self.address;
         relay.set_port(self.offer.port);
         relay
     }
@@ -465,24 +500,25 @@ impl Channel {
 }
 
 impl Pool {
-    /// Asks the data plane for the accounts, once a second while something is taken.
-    fn ask_what_was_carried(&mut self, orders: &Orders, now: Instant) {
+    /// Requests a sample of the paths from the data plane, once a second while an uplink is used.
+    fn request_samples(&mut self, orders: &Orders, now: Instant) {
         let is_taken = self.channels.values().any(|channel| channel.network.is_some());
-        let Some(own) = &mut self.own else { return };
-        own.accounts.keep(now);
-        own.signing.receipts.keep(now);
-        if !is_taken || Clock::now() < own.account_at {
+        if let Some(own) = &mut self.own {
+            own.accounts.keep(now);
+            own.signing.receipts.keep(now);
+        }
+        if !(is_taken || self.gre.is_taken()) || Clock::now() < self.sample_at {
             return;
         }
-        own.account_at = Clock::now() + ACCOUNT_EVERY;
+        self.sample_at = Clock::now() + SAMPLE_EVERY;
         let news = self.news.clone();
         orders(Command::Snapshot(Box::new(move |snapshot| {
-            // Where news wait, the next second's has this one's too.
-            let _ = news.try_send(News::Carried(carried(&snapshot)));
+            // If a sample is still waiting, the next one includes this one.
+            let _ = news.try_send(News::Sampled(samples(&snapshot)));
         })));
     }
 
-    /// Ends at once what is taken of somebody who is not trusted any more.
+    /// Immediately ends the use of members that are no longer trusted.
     fn leave_untrusted(&mut self, now: Instant) {
         let trust = self.own.as_ref().map(|own| own.trust.trust());
         let is_trusted = |code: Code| trust.is_some_and(|trust| trust.member(code).is_some());
@@ -492,9 +528,9 @@ impl Pool {
             .filter(|(_, channel)| !is_trusted(channel.code))
             .map(|(member, channel)| (*member, channel.offer.sequence + 1))
             .collect();
-        for place in self.places.values_mut() {
-            if place.code.is_some_and(|code| !is_trusted(code)) {
-                (place.dial, place.code, place.state) = (None, None, "not trusted");
+        for candidate in self.addresses.values_mut() {
+            if candidate.code.is_some_and(|code| !is_trusted(code)) {
+                (candidate.dial, candidate.code, candidate.state) = (None, None, "not trusted");
             }
         }
         for (member, sequence) in gone {
@@ -504,7 +540,7 @@ impl Pool {
 
     fn take_channel(&self, member: MemberId) -> Option<Wish> {
         let channel = self.channels.get(&member)?;
-        Some(Wish::Take(WayOut {
+        Some(Wish::Take(NeighbourUplink {
             member,
             label: channel.label.clone(),
             relay: channel.relay(),
@@ -515,7 +551,7 @@ impl Pool {
         }))
     }
 
-    /// Publishes whom this device takes from, for its daemon that gives.
+    /// Publishes the used members, for this device's giving daemon.
     fn publish_in_use(&mut self) {
         let used = self.channels.values().filter(|channel| channel.network.is_some());
         if let Some(in_use) = self.own.as_mut().and_then(|own| own.in_use.as_mut()) {
@@ -526,17 +562,21 @@ impl Pool {
     fn leave_channel(&mut self, member: MemberId, why: Left) -> Option<Wish> {
         let channel = self.channels.get_mut(&member)?;
         let why = match why {
-            Left::Withdrawn => "its owner has taken it back",
+            Left::Withdrawn => "its owner has stopped sharing it",
             Left::Expired => "it was not offered again",
-            Left::Silent => "it has fallen silent",
+            Left::Silent => "it no longer answers",
         };
-        tracing::info!(network = channel.label, why, "a neighbour's way out is gone");
-        // One that falls silent may come back under its number; the registry holds it off.
+        tracing::info!(
+            network = channel.label,
+            why,
+            "a neighbour's network is no longer available"
+        );
+        // An unresponsive uplink may return under its number; the registry delays it.
         channel.network.take().map(Wish::Leave)
     }
 }
 
-impl WaysOut for Pool {
+impl NeighbourUplinks for Pool {
     fn next(&mut self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(async {
             let happened = self.happens_next().await;
@@ -559,15 +599,16 @@ impl WaysOut for Pool {
 
     fn handle_timeout(&mut self, config: &PoolConfig, hubs: &[SocketAddr], orders: &Orders, now: Instant) {
         if Clock::now() >= self.look_at {
-            self.look_at = Clock::now() + LOOK;
+            self.look_at = Clock::now() + POLL_INTERVAL;
             self.configure(config);
             self.dial(hubs);
             self.leave_untrusted(now);
-            self.ask_what_was_carried(orders, now);
+            self.request_samples(orders, now);
             self.publish_in_use();
             self.gre.handle_timeout(hubs, now);
         }
         self.registry.handle_timeout(now);
+        self.select(now);
         let Self {
             channels, registry, ..
         } = self;
@@ -584,16 +625,24 @@ impl WaysOut for Pool {
         while let Some(event) = self.registry.poll_event() {
             self.has_changed = true;
             let wish = match event {
-                Event::Offered(member) => self.take_channel(member),
+                // The selection decides whether it is used.
+                Event::Offered(_) => None,
                 Event::Joined(member) => {
                     if let Some(channel) = self.channels.get(&member) {
-                        tracing::info!(network = channel.label, "a neighbour's way out carries packets");
+                        tracing::info!(network = channel.label, "a neighbour's network is in use");
                     }
                     None
                 }
                 Event::Left(member, why) => self.leave_channel(member, why),
                 Event::Changed(_) => None,
             };
+            if wish.is_some() {
+                return wish;
+            }
+        }
+        while let Some(change) = self.selection.poll_change() {
+            self.has_changed = true;
+            let wish = self.apply(change);
             if wish.is_some() {
                 return wish;
             }
@@ -612,22 +661,17 @@ impl WaysOut for Pool {
     }
 
     fn handle_path(&mut self, network: NetworkId, path: u16, state: PathState, now: Instant) {
-        let measured = Measured {
-            path: PathId(path),
-            state: match state {
-                PathState::Validating => path::State::Validating,
-                PathState::Active => path::State::Active,
-                PathState::Suspect => path::State::Suspect,
-                PathState::Dead => path::State::Dead,
-            },
-            rate: Rate::ZERO,
-            loss: 0.0,
-            delay: Duration::ZERO,
+        let path = PathId(path);
+        let state = match state {
+            PathState::Validating => path::State::Validating,
+            PathState::Active => path::State::Active,
+            PathState::Suspect => path::State::Suspect,
+            PathState::Dead => path::State::Dead,
         };
         let of = |channel: &Channel| channel.network == Some(network);
         match self.channels.iter().find(|(_, channel)| of(channel)) {
-            Some((member, _)) => self.registry.handle_measured(*member, measured, now),
-            None => self.gre.handle_path(network, measured, now),
+            Some((member, _)) => self.registry.handle_path(*member, path, state, now),
+            None => self.gre.handle_path(network, path, state, now),
         }
     }
 
@@ -635,17 +679,18 @@ impl WaysOut for Pool {
         self.on_receipt(receipt);
     }
 
-    /// Members relay to the hub that they were told of, so all is asked anew.
+    /// Members relay only to the requested hub, so all requests are repeated.
     fn handle_hub_changed(&mut self) {
-        for place in self.places.values_mut() {
-            (place.dial, place.retry_at) = (None, Clock::now());
-            // It gives again once it has said so, and hears then what it has not heard.
-            if place.gives() {
-                place.state = "found";
+        for candidate in self.addresses.values_mut() {
+            (candidate.dial, candidate.retry_at) = (None, Clock::now());
+            // A member that gives again receives the receipts that it has missed.
+            if candidate.gives() {
+                candidate.state = "found";
             }
         }
         self.channels.clear();
         self.registry = Registry::new();
+        self.selection = Selection::new(self.selection.limits());
         self.gre.handle_hub_changed();
     }
 
@@ -659,24 +704,15 @@ impl WaysOut for Pool {
             };
         };
         let now = Clock::now();
-        let members = self.places.iter().map(|(at, place)| {
-            let of_it = self.channels.iter().filter(|(_, channel)| channel.place == *at);
-            let ways = of_it.map(|(member, channel)| {
-                let state = self.registry.state(*member);
-                json!({
-                    "label": channel.label,
-                    "state": state.map_or("gone", shown),
-                    "cap_bps": Some(channel.offer.cap_bps).filter(|cap| *cap > 0),
-                    "up_bytes": channel.offer.carried[0],
-                    "down_bytes": channel.offer.carried[1],
-                })
-            });
-            let known = place.code.and_then(|code| own.trust.trust().member(code));
+        let members = self.addresses.iter().map(|(at, candidate)| {
+            let of_it = self.channels.iter().filter(|(_, channel)| channel.address == *at);
+            let ways = of_it.map(|(member, channel)| self.uplink_status(*member, channel));
+            let known = candidate.code.and_then(|code| own.trust.trust().member(code));
             json!({
                 "at": at,
                 "name": known.map(|known| known.name.clone()),
-                "state": place.state,
-                "why": place.trouble,
+                "state": candidate.state,
+                "why": candidate.trouble,
                 "ways": ways.collect::<Vec<_>>(),
             })
         });
@@ -687,23 +723,32 @@ impl WaysOut for Pool {
             "trusts": own.trust.trust().members.iter().map(|known| &known.name).collect::<Vec<_>>(),
             "strangers": self.strangers.values().filter(is_new).count(),
             "members": members.collect::<Vec<_>>(),
+            "group": self.group_status(),
             "gre": gre,
         })
     }
 }
 
-/// Between two looks at who is trusted and who is to be dialled.
-const LOOK: Duration = Duration::from_millis(500);
-/// What an account may miss when a member leaves without a word.
-const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
-/// Between two attempts at a place, at last.
+/// Interval of checks for trust and for members to connect to. Source: our choice; each checks a
+/// file, and a longer one delays the use of a neighbour that has just been permitted.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval of samples of the paths, and maximum loss of an account when a member leaves without
+/// notice. Source: our choice; a longer one loses more of an account, a shorter one interrupts the
+/// threads more often.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// Maximum interval between two attempts at an address. Source: our choice; a longer one delays the
+/// use of a neighbour that returns, a shorter one costs handshakes in vain.
 const LAST_PAUSE: Duration = Duration::from_secs(15);
-/// How long a place is tried after it was found last: records of multicast DNS live for two
-/// minutes (RFC 6762 section 10).
+/// Time after the last discovery during which an address is tried: records of multicast DNS have a
+/// lifetime of two minutes (RFC 6762 section 10).
 const FORGOTTEN: Duration = Duration::from_secs(240);
-/// Places and strangers, against one device that announces many.
-const MOST_PLACES: usize = 64;
-/// Ways out that are remembered, against a member that offers many: as many as the registry holds.
-const MOST_CHANNELS: usize = hawser_proto::pool::monitor::MOST_MEMBERS;
-/// News that wait; a member that says more waits too.
+/// Maximum number of addresses and of unknown devices, as a protection against a device that
+/// announces many. Source: our choice; a street has fewer devices, and each takes some hundred
+/// bytes and attempts at a connection.
+const MAX_ADDRESSES: usize = 64;
+/// Maximum number of stored uplinks, as a protection against a member that offers many: the
+/// capacity of the registry.
+const MAX_CHANNELS: usize = hawser_proto::pool::monitor::MAX_MEMBERS;
+/// Capacity of the queue of events of members; a member with more events waits. Source: our choice;
+/// more only takes memory.
 const NEWS: usize = 64;

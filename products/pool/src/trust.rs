@@ -1,7 +1,8 @@
-//! Whom the owner of a device trusts: members whose ways out it takes, and takers to whom it gives.
+//! Trusted devices of an owner: members whose uplinks the device uses, and takers to which it
+//! gives.
 //!
-//! One file beside the key, that only its owner reads; commands change it, daemons look at it again
-//! when it has changed.
+//! A single file next to the key, readable by its owner only; commands change it, and daemons
+//! reload it when it has changed.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -14,42 +15,42 @@ use hawser_config::identity::Code;
 use hawser_config::invitation::check_name;
 use serde::{Deserialize, Serialize};
 
-/// What the file says.
+/// Contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trust {
-    /// Whose ways out this device takes.
+    /// Members whose uplinks this device uses.
     #[serde(rename = "member", skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Known>,
-    /// To whom it gives.
+    /// Takers to which this device relays.
     #[serde(rename = "taker", skip_serializing_if = "Vec::is_empty")]
     pub takers: Vec<Known>,
 }
 
-/// A device that is trusted.
+/// Trusted device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
-    /// What its owner is called here.
+    /// Name of the device on this machine.
     pub name: String,
-    /// Which device it is.
+    /// Code of the device.
     pub code: Code,
-    /// Of a taker: the addresses of its hub that consent was given for; those that it names first,
-    /// while there are none.
+    /// Permitted addresses of a taker's hub. If empty, the first addresses that the taker names are
+    /// permitted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hubs: Vec<SocketAddr>,
 }
 
 impl Trust {
-    /// Reads the file in a directory; nobody is trusted where there is none.
+    /// Reads the file in a directory; without one no device is trusted.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// If it cannot be read or is damaged.
     pub fn load(dir: &Path) -> anyhow::Result<Self> {
         let path = file(dir);
         match fs::read_to_string(&path) {
             Ok(text) => toml::from_str(&text)
-                .with_context(|| format!("{} is damaged: mend or remove it", path.display())),
+                .with_context(|| format!("{} is damaged: repair or remove it", path.display())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
@@ -58,7 +59,7 @@ impl Trust {
     /// Changes the file, one at a time.
     ///
     /// # Errors
-    /// `change` refuses, or the file cannot be read or written: it is as it was.
+    /// If `change` fails, or the file cannot be read or written; the file remains unchanged.
     pub fn update<R>(dir: &Path, change: impl FnOnce(&mut Self) -> anyhow::Result<R>) -> anyhow::Result<R> {
         atomic_file::private_directory(dir)?;
         let path = dir.join(LOCK);
@@ -75,7 +76,7 @@ impl Trust {
         Ok(result)
     }
 
-    /// Trusts a member, in place of another of that name.
+    /// Trusts a member, and replaces one with the same name.
     ///
     /// # Errors
     /// The name cannot be used, or there are too many.
@@ -83,7 +84,7 @@ impl Trust {
         put(&mut self.members, name, code, Vec::new())
     }
 
-    /// Gives to a taker, in place of another of that name; `hubs` as in [`Known`].
+    /// Permits a taker, and replaces one with the same name; `hubs` as in [`Known`].
     ///
     /// # Errors
     /// The name cannot be used, or there are too many.
@@ -91,44 +92,44 @@ impl Trust {
         put(&mut self.takers, name, code, hubs)
     }
 
-    /// The member with that key.
+    /// Returns the member with that key.
     #[must_use]
     pub fn member(&self, code: Code) -> Option<&Known> {
         self.members.iter().find(|known| known.code == code)
     }
 
-    /// The taker with that key.
+    /// Returns the taker with that key.
     #[must_use]
     pub fn taker(&self, code: Code) -> Option<&Known> {
         self.takers.iter().find(|known| known.code == code)
     }
 }
 
-/// Takes the one of that name out.
+/// Removes the device with that name.
 ///
 /// # Errors
-/// There is none.
+/// If there is none.
 pub fn forget(list: &mut Vec<Known>, name: &str) -> anyhow::Result<Known> {
     match list.iter().position(|known| known.name == name) {
         Some(at) => Ok(list.remove(at)),
-        None => bail!("nobody is called {name} here"),
+        None => bail!("there is no device {name}"),
     }
 }
 
 fn put(list: &mut Vec<Known>, name: &str, code: Code, hubs: Vec<SocketAddr>) -> anyhow::Result<()> {
     if check_name(name).is_err() {
-        bail!("{name:?} cannot be a name: 1 to 32 of a-z, 0-9, - and _");
+        bail!("{name:?} is not a name: expected 1 to 32 of a-z, 0-9, - and _");
     }
     list.retain(|known| known.name != name && known.code != code);
-    if list.len() >= MOST_KNOWN {
-        bail!("{MOST_KNOWN} devices are known already: forget one first");
+    if list.len() >= MAX_KNOWN {
+        bail!("{MAX_KNOWN} devices are listed, which is the maximum: remove one first");
     }
     let name = name.to_owned();
     list.push(Known { name, code, hubs });
     Ok(())
 }
 
-/// The file, looked at again when it has changed.
+/// Trust file, read again when it has changed.
 #[derive(Debug)]
 pub(crate) struct Watched {
     dir: PathBuf,
@@ -143,7 +144,7 @@ impl Watched {
             state: None,
             trust: Trust::load(dir)?,
         };
-        watched.state = watched.look();
+        watched.state = watched.stamp();
         Ok(watched)
     }
 
@@ -151,9 +152,10 @@ impl Watched {
         &self.trust
     }
 
-    /// True when it says something else now. What is damaged changes nothing.
+    /// Reads the file again; returns whether its contents have changed. A damaged file changes
+    /// nothing.
     pub(crate) fn refresh(&mut self) -> bool {
-        let state = self.look();
+        let state = self.stamp();
         if state == self.state {
             return false;
         }
@@ -161,13 +163,16 @@ impl Watched {
         match Trust::load(&self.dir) {
             Ok(trust) => std::mem::replace(&mut self.trust, trust) != self.trust,
             Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "who is trusted stays as it was");
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "cannot read the list of trusted devices: using the previous one"
+                );
                 false
             }
         }
     }
 
-    fn look(&self) -> Option<(u64, i64, i64)> {
+    fn stamp(&self) -> Option<(u64, i64, i64)> {
         let found = fs::metadata(file(&self.dir)).ok()?;
         Some((found.ino(), found.mtime(), found.mtime_nsec()))
     }
@@ -178,8 +183,9 @@ fn file(dir: &Path) -> PathBuf {
 }
 
 const LOCK: &str = "neighbours.lock";
-/// More than a person keeps apart.
-const MOST_KNOWN: usize = 256;
+/// Maximum number of known devices, more than a person can distinguish. Source: our choice, a bound
+/// on a file that is read in each round.
+const MAX_KNOWN: usize = 256;
 
 #[cfg(test)]
 mod tests {

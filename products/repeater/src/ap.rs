@@ -1,4 +1,4 @@
-//! The side of the access point: waits for the other box and lets it in.
+//! Side of the access point: waits for the other box and accepts it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use hawser_config::LimitsConfig;
-use hawser_control::enrolment::LOOK;
+use hawser_control::enrolment::POLL_INTERVAL;
 use hawser_control::hub::{HubControl, HubSettings, PATH_MTU};
 use hawser_control::peers;
 use hawser_control::quic_socket::{Ports, SharedSocket};
@@ -16,6 +16,7 @@ use hawser_dataplane::{Event, SocketId};
 use hawser_host::control_socket::Asked;
 use hawser_linux::links::{Link, open_port};
 use hawser_linux::udp::DataSocket;
+use hawser_proto::path::control::Control;
 use hawser_wire::frame::Format;
 use serde_json::json;
 
@@ -26,7 +27,7 @@ struct AccessPoint {
     own: Node,
     control: HubControl,
     ports: Ports,
-    /// The name of each link that has a socket, by its index.
+    /// Name of each link that has a socket, by its index.
     sockets: BTreeMap<u32, String>,
 }
 
@@ -45,9 +46,11 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
         dns: Vec::new(),
         mtu: PATH_MTU,
         schedulers: Vec::new(),
+        controller: Control::default(),
         layer_rules: Vec::new(),
         format: Format::Ethernet,
         path_mtu: own.largest_mtu,
+        session_timeout: ABSENCE,
         limits: LimitsConfig::default(),
         pairs: hawser_dataplane::Pairs::ONE,
     };
@@ -62,7 +65,7 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
         ports,
         sockets: BTreeMap::new(),
     };
-    let mut look = tokio::time::interval(LOOK);
+    let mut look = tokio::time::interval(POLL_INTERVAL);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -86,7 +89,7 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
 
 impl AccessPoint {
     fn on_links(&mut self, changes: Vec<Change>) {
-        // A device that is only down keeps its socket, which works again when it is up.
+        // A device that is down keeps its socket, which works again when the device is up.
         for change in changes {
             if let Change::Up(link) = change
                 && let Err(error) = self.open(&link)
@@ -111,7 +114,7 @@ impl AccessPoint {
         Ok(())
     }
 
-    /// Forgets the sockets of devices of that name that do not exist any more.
+    /// Closes the sockets of removed devices with that name.
     fn close_others(&mut self, link: &Link) {
         let (ports, orders) = (&self.ports, &self.own.orders);
         self.sockets.retain(|index, name| {
@@ -125,7 +128,7 @@ impl AccessPoint {
         });
     }
 
-    /// Whether this was the last request.
+    /// Returns whether this was the last request.
     fn on_asked(&self, asked: Asked) -> bool {
         self.own.on_asked(asked, || {
             let clients = self.control.clients();
@@ -141,5 +144,9 @@ impl AccessPoint {
     }
 }
 
-/// How long the other box may take to hear that this one ends.
+/// Time without the other box after which its session ends. Source: the longest restart of a box,
+/// whose bridge relearns all addresses within seconds.
+const ABSENCE: std::time::Duration = std::time::Duration::from_secs(300);
+/// Maximum time for the goodbye to the other box. Source: our choice, several round trips of a busy
+/// radio; a longer one delays the end of the box.
 const GOODBYE: std::time::Duration = std::time::Duration::from_secs(1);

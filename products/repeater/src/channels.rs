@@ -1,11 +1,11 @@
-//! The channels of links that are radios, and moving the access point's ones to better channels.
+//! Channels of radio links, and moves of the access point's links to better channels.
 //!
-//! Both sides see on which channel each link is. The side of the access point, where it may, tests
-//! its links now and then ([`Occasion`]); one that has become poor is moved by its hostapd to
-//! other channels, which its station follows ([`Migration`]), until one carries more or none is
-//! left. Data take the other links meanwhile. It fails towards staying: a link that the other box
-//! shares with its clients, the only one that works, and one without hostapd are left alone, and
-//! where nothing better is found, the old channel is gone back to.
+//! Both sides know the channel of each link. The side of the access point, if permitted,
+//! periodically tests its links ([`Occasion`]). Its hostapd moves a poor link to other channels,
+//! which the station follows ([`Migration`]), until one has more capacity or none is left. Data use
+//! the other links in the meantime. On failure a link keeps its channel: a link that the other box
+//! shares with its clients, the only working link, and a link without hostapd are not moved, and if
+//! no better channel is found, the link returns to the old one.
 //!
 //! Source: Multifacet section 3.4.
 
@@ -31,16 +31,16 @@ use tokio::task::JoinHandle;
 
 use super::clients::CLOSED;
 
-/// How links are moved.
+/// Parameters of moves.
 #[derive(Clone, Debug)]
 pub struct Moving {
-    /// Which channels are tried.
+    /// Strategy of the search.
     pub search: Search,
-    /// Where hostapd's control sockets are.
+    /// Directory of hostapd's control sockets.
     pub hostapd: PathBuf,
 }
 
-/// What is known of the channels of links. It ends with this.
+/// State of the links' channels. Its task ends with this value.
 pub(super) struct Channels {
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
     task: Option<JoinHandle<()>>,
@@ -48,17 +48,17 @@ pub(super) struct Channels {
 
 #[derive(Default)]
 struct Seen {
-    /// Units: MHz.
+    /// Present channel. Units: MHz.
     frequency: Option<u32>,
     moving: Option<Record>,
 }
 
-/// What has become of a link that may be moved.
+/// State of a link that may be moved.
 #[derive(Default)]
 struct Record {
-    /// Somebody has asked for a search.
+    /// Set by a request for a search.
     is_asked: bool,
-    /// Why it is not moved, in words.
+    /// Reason why the link is not moved, as text.
     stays: Option<String>,
     carries: Rate,
     searches: u32,
@@ -66,19 +66,19 @@ struct Record {
     last: Option<Last>,
 }
 
-/// The last search.
+/// Result of the last search.
 struct Last {
     over: Clock,
     took: Duration,
-    /// Where it began, and where it ended. Units: MHz.
+    /// First and last channel. Units: MHz.
     channels: [u32; 2],
-    /// What the link carried there.
+    /// Rates of the link on these channels.
     rates: [Rate; 2],
     tried: usize,
 }
 
 impl Channels {
-    /// Looks from now on. Must be called within a tokio runtime.
+    /// Starts to monitor the links' channels. Must be called within a tokio runtime.
     pub(super) fn watch(links: &[String], moving: Option<Moving>, orders: &Orders) -> Self {
         let seen = Arc::default();
         let wireless = Wireless::is_there().then(Wireless::open).and_then(Result::ok);
@@ -98,10 +98,11 @@ impl Channels {
         Self { seen, task }
     }
 
-    /// Has a better channel looked for now, by a link or by all that may be moved; by which.
+    /// Starts a search for a better channel, for one link or for all that may be moved; returns
+    /// these links.
     ///
     /// # Errors
-    /// Why none of them is moved, in one line.
+    /// The reason why none of them is moved, in one line.
     pub(super) fn ask(&self, link: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut seen = lock(&self.seen);
         let mut asked = Vec::new();
@@ -111,7 +112,7 @@ impl Channels {
             .filter(|(name, _)| link.is_none_or(|link| link == *name))
         {
             let Some(record) = &mut seen.moving else {
-                bail!("no link is moved: `hawser repeat ap --migrate` on the box of the access points");
+                bail!("no link can be moved: run `hawser repeat ap --migrate` on the access point's box");
             };
             match &record.stays {
                 Some(why) => stay += &format!("; {name}: {why}"),
@@ -134,7 +135,7 @@ impl Channels {
         Ok(asked)
     }
 
-    /// What `status` says of a link.
+    /// Returns the entry of a link in `status`.
     pub(super) fn report(&self, link: &str) -> Value {
         let seen = lock(&self.seen);
         let Some(seen) = seen.get(link) else {
@@ -184,13 +185,13 @@ struct Watcher {
     wireless: Wireless,
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
     occasions: BTreeMap<String, Occasion>,
-    /// Links that the other box has asked to hold, by the session in which it did.
+    /// Links that the other box has asked to limit, with the session of the request.
     shared: BTreeSet<(u64, String)>,
     started: Clock,
 }
 
-/// A link that may be moved.
-struct Place {
+/// Link that may be moved.
+struct MovableLink {
     link: String,
     radio: Interface,
     path: (SessionId, PathId),
@@ -203,13 +204,13 @@ struct Place {
 impl Watcher {
     async fn run(mut self) {
         loop {
-            // An answer that does not come is waited for by the next look.
+            // A missing answer is requested again at the next check.
             let radios = self.wireless.interfaces().await.unwrap_or_default();
             self.see(&radios);
             if let Some(moving) = self.moving.clone() {
-                self.look(&moving, &radios).await;
+                self.test_links(&moving, &radios).await;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -224,7 +225,7 @@ impl Watcher {
         }
     }
 
-    async fn look(&mut self, moving: &Moving, radios: &[Interface]) {
+    async fn test_links(&mut self, moving: &Moving, radios: &[Interface]) {
         let Some(snapshot) = self.snapshot().await else {
             return;
         };
@@ -232,32 +233,37 @@ impl Watcher {
             let Some(radio) = radios.iter().find(|radio| radio.name == link) else {
                 continue;
             };
-            match self.place(moving, radio, &snapshot).await {
-                Ok(place) => {
+            match self.movable_link(moving, radio, &snapshot).await {
+                Ok(movable) => {
                     self.record(&link, |record| record.stays = None);
-                    self.test(moving, &place, radios).await;
+                    self.test(moving, &movable, radios).await;
                 }
                 Err(why) => self.record(&link, |record| record.stays = Some(why)),
             }
         }
     }
 
-    /// Where a link is to be found.
+    /// Returns the channel and path of a link.
     ///
     /// # Errors
-    /// Why it may not be moved now, in words.
-    async fn place(&mut self, moving: &Moving, radio: &Interface, all: &Snapshot) -> Result<Place, String> {
+    /// The reason why it may not be moved now, as text.
+    async fn movable_link(
+        &mut self,
+        moving: &Moving,
+        radio: &Interface,
+        all: &Snapshot,
+    ) -> Result<MovableLink, String> {
         if radio.kind != Kind::AccessPoint {
-            return Err("it is no access point".to_owned());
+            return Err("it is not an access point".to_owned());
         }
         let hostapd = Hostapd::of(&moving.hostapd, &radio.name);
         let hostapd = hostapd.map_err(|error| {
-            let place = moving.hostapd.join(&radio.name);
-            format!("no hostapd answers at {}: {error}", place.display())
+            let socket = moving.hostapd.join(&radio.name);
+            format!("no hostapd answers at {}: {error}", socket.display())
         })?;
         let on_air = match hostapd.on_air().await {
             Ok(Some(on_air)) => on_air,
-            Ok(None) => return Err("its access point is not on the air".to_owned()),
+            Ok(None) => return Err("its access point is not running".to_owned()),
             Err(error) => return Err(format!("hostapd: {error}")),
         };
         let active = all.sessions.iter().flat_map(|session| {
@@ -268,7 +274,7 @@ impl Watcher {
         let is_its = |(_, _, to): &(u64, &PathSnapshot, SocketAddrV6)| to.scope_id() == radio.index;
         let (own, others): (Vec<_>, Vec<_>) = active.partition(is_its);
         let Some((session, path, to)) = own.first().copied() else {
-            return Err("it carries nothing".to_owned());
+            return Err("it is idle".to_owned());
         };
         self.shared.retain(|(of, _)| *of == session);
         if path.cap_bps.is_some() {
@@ -278,62 +284,62 @@ impl Watcher {
             return Err("the other box serves its clients on it".to_owned());
         }
         if !others.iter().any(|(of, ..)| *of == session) {
-            return Err("it is the only link that works".to_owned());
+            return Err("it is the only working link".to_owned());
         }
-        // A poor link is given little: what counts is what there is to carry.
+        // The scheduler sends little on a poor link, so the load of all links counts.
         let sends: u64 = own.iter().chain(&others).map(|(_, path, _)| path.send_bps).sum();
-        Ok(Place {
+        Ok(MovableLink {
             link: radio.name.clone(),
             radio: radio.clone(),
             path: (SessionId(session), PathId(path.path)),
             to: SocketAddrV6::new(*to.ip(), DISCARD, 0, to.scope_id()),
             hostapd,
             on_air,
-            is_idle: sends < LEAST.as_bps(),
+            is_idle: sends < MIN.as_bps(),
         })
     }
 
-    /// Tests the link when that is due, and moves it where it has become poor.
-    async fn test(&mut self, moving: &Moving, place: &Place, radios: &[Interface]) {
+    /// Runs a due test of the link, and moves the link if it has become poor.
+    async fn test(&mut self, moving: &Moving, movable: &MovableLink, radios: &[Interface]) {
         let now = self.now();
         let new = || Occasion::new(now);
-        let is_asked = self.take_asked(&place.link);
-        let occasion = self.occasions.entry(place.link.clone()).or_insert_with(new);
+        let is_asked = self.take_asked(&movable.link);
+        let occasion = self.occasions.entry(movable.link.clone()).or_insert_with(new);
         if occasion.poll_timeout() > now && !is_asked {
             return;
         }
-        if place.is_idle && !is_asked {
+        if movable.is_idle && !is_asked {
             occasion.handle_idle(now);
             return;
         }
-        self.hold(place, Some(CLOSED));
+        self.hold(movable, Some(CLOSED));
         tokio::time::sleep(DRAIN).await;
-        let carries = self.bandwidth(place).await;
-        self.record(&place.link, |record| record.carries = carries);
+        let carries = self.bandwidth(movable).await;
+        self.record(&movable.link, |record| record.carries = carries);
         let now = self.now();
         let is_poor = self
             .occasions
-            .get_mut(&place.link)
+            .get_mut(&movable.link)
             .is_some_and(|occasion| occasion.handle_test(carries, now));
         tracing::debug!(
-            link = place.link,
+            link = movable.link,
             carries_bps = carries.as_bps(),
             is_poor,
             "tested"
         );
         if is_poor || is_asked {
-            self.search(moving, place, radios, carries).await;
+            self.search(moving, movable, radios, carries).await;
         }
-        self.hold(place, None);
+        self.hold(movable, None);
     }
 
-    async fn search(&mut self, moving: &Moving, place: &Place, radios: &[Interface], carries: Rate) {
+    async fn search(&mut self, moving: &Moving, movable: &MovableLink, radios: &[Interface], carries: Rate) {
         let begun = Clock::now();
-        let from = place.on_air.tuning.primary;
-        let tried = self.candidates(moving, place, radios).await;
+        let from = movable.on_air.tuning.primary;
+        let tried = self.candidates(moving, movable, radios).await;
         let config = Config {
             search: moving.search,
-            announcement: place.on_air.beacon * u32::from(BEACONS),
+            announcement: movable.on_air.beacon * u32::from(BEACONS),
             probe: PROBE,
         };
         let number = |frequency: u32| u16::try_from(frequency).unwrap_or_default();
@@ -343,10 +349,10 @@ impl Watcher {
         let mut step = machine.start(&numbers, worth_moving(mbps(carries), mbps(ONE)), self.now());
         while let Some(one) = step {
             step = match one {
-                Step::Announce(to) => self.announce(place, to.into(), &mut machine).await,
+                Step::Announce(to) => self.announce(movable, to.into(), &mut machine).await,
                 Step::Probe(at) => {
-                    let found = self.bandwidth(place).await;
-                    tracing::debug!(link = place.link, mhz = at, bps = found.as_bps(), "tried");
+                    let found = self.bandwidth(movable).await;
+                    tracing::debug!(link = movable.link, mhz = at, bps = found.as_bps(), "tried");
                     rates.insert(at.into(), found);
                     let due = machine.poll_timeout().unwrap_or(self.now());
                     machine.handle_timeout(Some(mbps(found)), due.max(self.now()))
@@ -358,7 +364,7 @@ impl Watcher {
         let to = u32::from(to);
         let after = rates.get(&to).copied().unwrap_or(carries);
         tracing::info!(
-            link = place.link,
+            link = movable.link,
             from = channel(from),
             to = channel(to),
             before_bps = carries.as_bps(),
@@ -367,10 +373,10 @@ impl Watcher {
             "the channel was poor"
         );
         let (is_moved, now) = (to != from, self.now());
-        if let Some(occasion) = self.occasions.get_mut(&place.link) {
+        if let Some(occasion) = self.occasions.get_mut(&movable.link) {
             occasion.handle_search(is_moved, after, now);
         }
-        self.record(&place.link, |record| {
+        self.record(&movable.link, |record| {
             record.searches += 1;
             record.moves += u32::from(is_moved);
             record.carries = after;
@@ -384,13 +390,13 @@ impl Watcher {
         });
     }
 
-    /// Where the link may go: MHz.
-    async fn candidates(&self, moving: &Moving, place: &Place, radios: &[Interface]) -> Vec<u32> {
+    /// Returns the channels to which the link may move. Units: MHz.
+    async fn candidates(&self, moving: &Moving, movable: &MovableLink, radios: &[Interface]) -> Vec<u32> {
         let cards = self.wireless.cards().await.unwrap_or_default();
-        let card = cards.into_iter().find(|card| card.number == place.radio.card);
+        let card = cards.into_iter().find(|card| card.number == movable.radio.card);
         let allowed = card.map(|card| card.beacons).unwrap_or_default();
         let mut taken = Vec::new();
-        for other in radios.iter().filter(|other| other.index != place.radio.index) {
+        for other in radios.iter().filter(|other| other.index != movable.radio.index) {
             let hostapd = Hostapd::of(&moving.hostapd, &other.name).ok();
             let on_air = match hostapd {
                 Some(hostapd) => hostapd.on_air().await.ok().flatten(),
@@ -400,61 +406,74 @@ impl Watcher {
             let tuning = on_air.map(|on_air| on_air.tuning).or(other.frequency.map(plain));
             taken.extend(tuning);
         }
-        let busy = self.wireless.survey(place.radio.index).await.unwrap_or_default();
-        candidates(place.on_air.tuning, &allowed, &taken, |mhz| {
+        let busy = self
+            .wireless
+            .survey(movable.radio.index)
+            .await
+            .unwrap_or_default();
+        candidates(movable.on_air.tuning, &allowed, &taken, |mhz| {
             busy.get(&mhz).copied()
         })
     }
 
-    /// Has the access point announce a channel, and waits until it and its station are there.
-    async fn announce(&self, place: &Place, to: u32, machine: &mut Migration) -> Option<Step> {
-        if let Err(error) = place.hostapd.switch(&place.on_air, to, BEACONS).await {
-            tracing::debug!(link = place.link, mhz = to, %error, "not announced");
+    /// Makes the access point announce a channel, and waits until it and its station have changed
+    /// to it.
+    async fn announce(&self, movable: &MovableLink, to: u32, machine: &mut Migration) -> Option<Step> {
+        if let Err(error) = movable.hostapd.switch(&movable.on_air, to, BEACONS).await {
+            tracing::debug!(link = movable.link, mhz = to, %error, "not announced");
             return machine.handle_refused(self.now());
         }
         let begun = Clock::now();
         let due = machine.poll_timeout().unwrap_or(self.now());
         let mut told = 0;
         while self.now() < due + LATE {
-            if told < BEACONS && begun.elapsed() >= place.on_air.beacon * u32::from(told) {
-                // A station that is told goes when it has counted one interval less than it is
-                // told, from then on, so that it is there before the access point.
-                self.tell_stations(place, to, BEACONS - told).await;
+            if told < BEACONS && begun.elapsed() >= movable.on_air.beacon * u32::from(told) {
+                // A notified station moves one interval earlier than announced, so that it arrives
+                // before the access point.
+                self.notify_stations(movable, to, BEACONS - told).await;
                 told += 1;
             }
             tokio::time::sleep(TICK).await;
-            // hostapd's own word for where it is changes with the announcement already.
+            // The channel that hostapd itself reports changes already with the announcement.
             let radios = self.wireless.interfaces().await.unwrap_or_default();
             let is_there =
-                |radio: &&Interface| radio.index == place.radio.index && radio.frequency == Some(to);
+                |radio: &&Interface| radio.index == movable.radio.index && radio.frequency == Some(to);
             if radios.iter().any(|radio| is_there(&radio)) {
-                let there = settled(begun, Clock::now(), place.on_air.beacon);
+                let there = settled(begun, Clock::now(), movable.on_air.beacon);
                 tokio::time::sleep_until(there.into()).await;
                 return machine.handle_timeout(None, due.max(self.now()));
             }
         }
-        tracing::warn!(link = place.link, mhz = to, "announced, but not gone there");
+        tracing::warn!(
+            link = movable.link,
+            mhz = to,
+            "announced the channel, but did not change to it"
+        );
         machine.handle_refused(self.now())
     }
 
-    /// Tells the stations by frames that each of them acknowledges: on a busy channel they may miss
-    /// all beacons. One that has just come to a channel hears no frame before a beacon, so this is
-    /// said again.
-    async fn tell_stations(&self, place: &Place, to: u32, beacons: u8) {
+    /// Notifies the stations by acknowledged frames, because on a busy channel they may miss all
+    /// beacons. A station that has just changed its channel receives no frame before a beacon, so
+    /// the notification is repeated.
+    async fn notify_stations(&self, movable: &MovableLink, to: u32, beacons: u8) {
         let tuning = Tuning {
             primary: to,
-            width: place.on_air.tuning.width,
+            width: movable.on_air.tuning.width,
         };
-        if let Err(error) = self.wireless.tell_stations(&place.radio, tuning, beacons).await {
-            tracing::debug!(link = place.link, %error, "beacons alone announce the channel");
+        if let Err(error) = self
+            .wireless
+            .notify_stations(&movable.radio, tuning, beacons)
+            .await
+        {
+            tracing::debug!(link = movable.link, %error, "the channel is announced in beacons only");
         }
     }
 
-    /// What the link carries; nothing where its station is gone.
-    async fn bandwidth(&self, place: &Place) -> Rate {
-        let index = place.radio.index;
+    /// Returns the rate of the link; zero if its station is missing.
+    async fn bandwidth(&self, movable: &MovableLink) -> Rate {
+        let index = movable.radio.index;
         let before = self.wireless.given_up(index).await;
-        let found = bandwidth::test(&place.link, place.to, PROBE).await;
+        let found = bandwidth::test(&movable.link, movable.to, PROBE).await;
         let after = self.wireless.given_up(index).await;
         match (before, found, after) {
             (Ok((1.., before)), Ok(found), Ok((1.., after))) => found.rate(after.saturating_sub(before)),
@@ -462,9 +481,9 @@ impl Watcher {
         }
     }
 
-    /// Holds what goes by the link to that rate.
-    fn hold(&self, place: &Place, cap: Option<Rate>) {
-        let (session, path) = place.path;
+    /// Limits the link's traffic to this rate.
+    fn hold(&self, movable: &MovableLink, cap: Option<Rate>) {
+        let (session, path) = movable.path;
         (self.orders)(Change::SetCap { session, path, cap }.into());
     }
 
@@ -476,7 +495,7 @@ impl Watcher {
         receiver.await.ok()
     }
 
-    /// Whether somebody has asked for a search; once.
+    /// Returns whether a search was requested, once.
     fn take_asked(&self, link: &str) -> bool {
         let mut is_asked = false;
         self.record(link, |record| is_asked = std::mem::take(&mut record.is_asked));
@@ -505,10 +524,11 @@ fn remote(path: &PathSnapshot) -> Option<SocketAddrV6> {
     }
 }
 
-/// When access point and station are on another channel, which has been announced since `begun` and
-/// on which the access point is since `there`.
+/// Returns the time at which access point and station are on the new channel, which was announced
+/// at `begun` and which the access point has used since `there`.
 fn settled(begun: Clock, there: Clock, beacon: Duration) -> Clock {
-    // One that was told counts from then on, and one that read a beacon goes with its sender.
+    // A notified station counts from the notification, and one that received a beacon moves with
+    // its sender.
     there.max(begun + beacon * u32::from(BEACONS - 1)) + FOLLOWS
 }
 
@@ -516,26 +536,35 @@ fn mbps(rate: Rate) -> f64 {
     rate.as_bps() as f64 / 1e6
 }
 
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of tests of the links. Source: our choice; `core/radio/src/striping/occasion.rs`
+/// decides every second at most, so a shorter one has no effect.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Beacons that announce a channel, and the length of a test. Source: Multifacet section 5.4.
 const BEACONS: u8 = 2;
 const PROBE: Duration = Duration::from_millis(20);
-/// What one packet more in a test is.
+/// Rate of one more packet in a test. Source: a packet of `bandwidth::PACKET` in [`PROBE`].
 const ONE: Rate = Rate::from_bps(bandwidth::PACKET * 8 * 1_000 / PROBE.as_millis() as u64);
-/// What the path has sent already leaves the radio's queue.
+/// Time for the path's packets to leave the radio's queue. Source: our choice, the target of the
+/// kernel's queues for stations (`net/mac80211/tx.c`, 20 ms).
 const DRAIN: Duration = Duration::from_millis(20);
-/// A station may come so long after it should: what told it took its turn on a busy channel (seven
-/// attempts of 1 ms, with what others send between them), and its kernel counts in steps of up to
-/// 10 ms (`usecs_to_jiffies` at 100 Hz, which rounds up). With the test it is less than an interval
-/// of beacons, and so costs no time: the announcement of the next channel waits for a beacon.
+/// Maximum lateness of a station: the notification waits on a busy channel (seven attempts of 1 ms,
+/// with other traffic between them), and the kernel counts in steps of up to 10 ms
+/// (`usecs_to_jiffies` at 100 Hz, which rounds up). Together with the test it is less than a beacon
+/// interval and thus takes no additional time: the announcement of the next channel waits for a
+/// beacon. Source: our choice, the sum of both and a margin.
 const FOLLOWS: Duration = Duration::from_millis(40);
-/// After the last beacon, until an access point counts as not gone: twice what drivers take to set
-/// up their hardware.
+/// Time after the last beacon until an access point counts as not moved: twice the time that
+/// drivers need to set up their hardware. Source: our choice; a longer one delays the return to the
+/// old channel.
 const LATE: Duration = Duration::from_secs(1);
+/// Interval of checks whether an access point has moved. Source: our choice, a twentieth of a
+/// beacon interval; each is a request to the kernel.
 const TICK: Duration = Duration::from_millis(5);
-/// Where all links together carry less, none needs a better channel.
-const LEAST: Rate = Rate::from_bps(100_000);
-/// The UDP port to which nobody listens. Source: RFC 863.
+/// Total rate of all links below which none needs a better channel. Source: our choice, the rate of
+/// reports and pings; a lower one searches channels for them, a higher one leaves a slow transfer
+/// on a bad channel.
+const MIN: Rate = Rate::from_bps(100_000);
+/// Discard port, which has no listener. Source: RFC 863.
 const DISCARD: u16 = 9;
 
 #[cfg(test)]
@@ -546,7 +575,7 @@ mod tests {
     fn a_test_waits_for_the_station_and_for_the_access_point() {
         let (begun, beacon) = (Clock::now(), Duration::from_micros(102_400));
         let after = |there: u64| settled(begun, begun + Duration::from_millis(there), beacon) - begun;
-        // An access point that goes before its station has counted, and one that goes later.
+        // An access point that moves before its station has counted, and one that moves later.
         assert_eq!(after(60), beacon + FOLLOWS);
         assert_eq!(after(170), Duration::from_millis(210));
     }

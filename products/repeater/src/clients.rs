@@ -1,12 +1,12 @@
-//! The air that the joining box needs towards its own clients, and the link that shares it.
+//! Airtime that the joining box needs for its own clients, and the link that shares it.
 //!
-//! It looks at the queue towards the clients a hundred times a second, hands that to
-//! [`hawser_radio::striping::client_hop`], and asks the other box to hold the shared link to what
-//! comes out: by [`Message::Cap`], which the side of a hub obeys for each path. It starts without
-//! anything to watch, finds the clients' interface when that appears, and starts anew when that is
-//! another. The link is held only beside another one that works: alone it carries what it can.
+//! It samples the queue towards the clients a hundred times a second, passes that to
+//! [`hawser_radio::striping::client_hop`], and asks the other box to limit the shared link to the
+//! result: by [`Message::Cap`], which the hub's side obeys for each path. It starts without an
+//! interface, finds the clients' interface when that appears, and restarts when it changes. The
+//! link is limited only while another one works; alone it has its full rate.
 //!
-//! Source: Multifacet section 3.2. Scope: what comes to the clients, not what they send.
+//! Source: Multifacet section 3.2. Scope: traffic to the clients, not from them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant as Clock};
@@ -16,14 +16,14 @@ use hawser_dataplane::PathState;
 use hawser_linux::links::Interfaces;
 use hawser_linux::queues::Queues;
 use hawser_linux::wireless::cards::{self, Kind, Wireless};
-use hawser_radio::striping::client_hop::{ClientHop, LOOK, Look};
+use hawser_radio::striping::client_hop::{ClientHop, HopSample, POLL_INTERVAL};
 use hawser_units::{Bytes, Instant, NetworkId, Rate};
 use hawser_wire::control::Message;
 use serde_json::{Value, json};
 
 use super::Node;
 
-/// What the joining box does for its clients' air.
+/// Throttle of the joining box for its clients' airtime.
 pub(super) struct Clients {
     bridge: String,
     links: Vec<String>,
@@ -32,7 +32,7 @@ pub(super) struct Clients {
     queues: Queues,
     wireless: Option<Wireless>,
     watched: Option<Watched>,
-    /// What the other box has been told last: the path, and what that may carry.
+    /// Last request to the other box: the path and its limit.
     told: Option<(u16, Option<Rate>)>,
     is_unsure: bool,
     look_at: tokio::time::Instant,
@@ -40,20 +40,20 @@ pub(super) struct Clients {
     started: Clock,
 }
 
-/// An interface to clients, with the link that shares its air: names and indices.
+/// Interface to clients, and the link that shares its channel: names and indices.
 struct Watched {
-    place: Place,
+    shared: SharedAir,
     hop: ClientHop,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct SharedAir {
     clients: (String, u32),
     link: (String, u32),
 }
 
 impl Clients {
-    /// Nothing is watched yet. Must be called within a tokio runtime.
+    /// Creates a throttle without an interface. Must be called within a tokio runtime.
     pub(super) fn new(node: &Node) -> anyhow::Result<Self> {
         let options = &node.options;
         let wireless = Wireless::is_there().then(Wireless::open).and_then(Result::ok);
@@ -73,7 +73,7 @@ impl Clients {
         })
     }
 
-    /// Waits until there is something to look at.
+    /// Waits until the next sample is due.
     pub(super) async fn due(&self) {
         let can_be = self.named.1.is_some() || self.wireless.is_some();
         match (&self.watched, can_be) {
@@ -83,55 +83,55 @@ impl Clients {
         }
     }
 
-    /// Looks at the queue, and tells the other box what follows.
-    pub(super) async fn look(&mut self, driver: &Driver, attached: &BTreeMap<u32, NetworkId>) {
+    /// Samples the queue, and sends the resulting limit to the other box.
+    pub(super) async fn sample_queue(&mut self, driver: &Driver, attached: &BTreeMap<u32, NetworkId>) {
         let now = tokio::time::Instant::now();
         if self.find_at <= now {
             self.find_at = now + FIND;
-            let place = self.find().await;
-            if self.watched.as_ref().map(|watched| &watched.place) != place.as_ref() {
-                self.watch(place);
+            let shared = self.find().await;
+            if self.watched.as_ref().map(|watched| &watched.shared) != shared.as_ref() {
+                self.watch(shared);
             }
         }
-        self.look_at = now + LOOK;
+        self.look_at = now + POLL_INTERVAL;
         let at = Instant::ZERO + self.started.elapsed();
-        if let Some(Watched { place, hop }) = &mut self.watched
-            // An interface that is gone is found to be gone.
-            && let Ok(queue) = self.queues.of(place.clients.1)
-            && let Ok(brought) = self.queues.received(place.link.1)
+        if let Some(Watched { shared, hop }) = &mut self.watched
+            // The search detects a removed interface.
+            && let Ok(queue) = self.queues.of(shared.clients.1)
+            && let Ok(brought) = self.queues.received(shared.link.1)
         {
-            let look = Look {
+            let look = HopSample {
                 waiting: Bytes(queue.waiting),
                 sent: Bytes(queue.sent),
                 lost: queue.lost,
                 brought: Bytes(brought),
             };
-            hop.handle_look(look, at);
+            hop.handle_sample(look, at);
         }
-        self.tell(driver, attached);
+        self.send_limit(driver, attached);
     }
 
-    /// The other box may have missed what it was told before.
+    /// Repeats the limit, since the other box may have missed it.
     pub(super) fn handle_reached(&mut self) {
         self.is_unsure = true;
     }
 
-    fn watch(&mut self, place: Option<Place>) {
-        if let Some(place) = &place {
+    fn watch(&mut self, shared: Option<SharedAir>) {
+        if let Some(shared) = &shared {
             tracing::info!(
-                clients = place.clients.0,
-                link = place.link.0,
-                "the link shares its air with the clients: it is held to what they leave"
+                clients = shared.clients.0,
+                link = shared.link.0,
+                "the link shares its channel with the clients: it is limited to the airtime that they leave"
             );
         }
         let now = Instant::ZERO + self.started.elapsed();
-        self.watched = place.map(|place| Watched {
-            place,
+        self.watched = shared.map(|shared| Watched {
+            shared,
             hop: ClientHop::new(now),
         });
     }
 
-    fn tell(&mut self, driver: &Driver, attached: &BTreeMap<u32, NetworkId>) {
+    fn send_limit(&mut self, driver: &Driver, attached: &BTreeMap<u32, NetworkId>) {
         if driver.line.is_none() {
             return;
         }
@@ -139,10 +139,10 @@ impl Clients {
         if let Some((old, limit)) = self.told
             && wanted.map(|(path, _)| path) != Some(old)
         {
-            // One that is closed, or of a session before, is no path to speak of.
+            // A closed path, or one of a previous session, needs no message.
             if limit.is_some() && driver.machine.network(old).is_some() {
                 let (path, rate_bps) = (old, 0);
-                driver.tell(Message::Cap { path, rate_bps });
+                driver.send(Message::Cap { path, rate_bps });
             }
             self.told = None;
         }
@@ -150,16 +150,16 @@ impl Clients {
             && (self.told != wanted || self.is_unsure)
         {
             let rate_bps = limit.map_or(0, Rate::as_bps);
-            tracing::debug!(path, rate_bps, "asks the other box for another limit");
-            driver.tell(Message::Cap { path, rate_bps });
+            tracing::debug!(path, rate_bps, "requesting another limit from the other box");
+            driver.send(Message::Cap { path, rate_bps });
             (self.told, self.is_unsure) = (wanted, false);
         }
     }
 
-    /// The path of the shared link, once both boxes know it, and what that may carry.
+    /// Returns the path of the shared link, once both boxes know it, and its maximum rate.
     fn wanted(&self, driver: &Driver, attached: &BTreeMap<u32, NetworkId>) -> Option<(u16, Option<Rate>)> {
         let watched = self.watched.as_ref()?;
-        let network = attached.get(&watched.place.link.1)?;
+        let network = attached.get(&watched.shared.link.1)?;
         let path = driver.machine.path(*network)?;
         let works = |other: &NetworkId| {
             let attached = driver.networks.attached.get(other);
@@ -169,8 +169,8 @@ impl Clients {
         Some((path, others.any(works).then(|| watched.hop.limit().max(CLOSED))))
     }
 
-    /// The interface to the clients, and the link that shares its air.
-    async fn find(&self) -> Option<Place> {
+    /// Finds the interface to the clients, and the link that shares its channel.
+    async fn find(&self) -> Option<SharedAir> {
         let all = self.interfaces.list().await.ok()?;
         let radios = match &self.wireless {
             Some(wireless) => wireless.interfaces().await.unwrap_or_default(),
@@ -195,7 +195,7 @@ impl Clients {
             if let Some(link) = link
                 && let Some(index) = index(&link)
             {
-                return Some(Place {
+                return Some(SharedAir {
                     clients: (port.name.clone(), port.index),
                     link: (link, index),
                 });
@@ -204,24 +204,24 @@ impl Clients {
         None
     }
 
-    /// What `status` says.
+    /// Returns the entry of `status`.
     pub(super) fn report(&self) -> Value {
-        let Some(Watched { place, hop }) = &self.watched else {
+        let Some(Watched { shared, hop }) = &self.watched else {
             return json!(self.named.0.as_ref().map(|name| json!({ "interface": name })));
         };
         let held = self.told.and_then(|(_, limit)| limit);
         json!({
-            "interface": place.clients.0,
-            "link": place.link.0,
+            "interface": shared.clients.0,
+            "link": shared.link.0,
             "waits_ms": hop.waits().as_secs_f64() * 1e3,
             "carries_bps": hop.carries().as_bps(),
-            "most_bps": hop.most().as_bps(),
+            "most_bps": hop.max_rate().as_bps(),
             "held_bps": held.map(Rate::as_bps),
         })
     }
 }
 
-/// Whether two radios are on one card, or on one channel.
+/// Returns whether two radios are on one card, or on one channel.
 fn shares(clients: Option<&cards::Interface>, link: &cards::Interface) -> bool {
     clients.is_some_and(|clients| {
         let is_on_channel = clients.frequency.is_some() && clients.frequency == link.frequency;
@@ -229,9 +229,11 @@ fn shares(clients: Option<&cards::Interface>, link: &cards::Interface) -> bool {
     })
 }
 
-/// Access points come and go with hostapd.
+/// Interval of searches, since access points appear and disappear with hostapd. Source: our choice;
+/// hostapd needs some seconds to start, and each search lists all interfaces.
 const FIND: Duration = Duration::from_secs(2);
-/// What goes over a closed link all the same: a path needs some rate to be known at all.
+/// Rate of a closed link: a path needs some packets for its measurement. Source: our choice, five
+/// full packets a second; less looks like a failed path, more is lost in a hop that is full.
 pub(super) const CLOSED: Rate = Rate::from_bps(64_000);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The side that joins: finds the access point's box on each link, and keeps a session with it.
+//! Joining side: finds the access point's box on each link, and maintains a session with it.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV6};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hawser_config::identity::KeyHash;
-use hawser_control::client::driver::{Driver, Happened, Told, Want, fresh_index};
+use hawser_control::client::driver::{Driver, Happened, Notice, Want, fresh_index};
 use hawser_control::client::reach::Call;
 use hawser_control::client::{ConnectError, Established, Turn};
 use hawser_control::report::PLANE_ENDED;
@@ -29,10 +29,10 @@ use super::{Node, Sources, trust};
 
 struct Joining {
     own: Node,
-    /// The access point's box that is spoken to, and how.
+    /// Selected box of the access point, and its TLS configuration.
     to: Option<(KeyHash, quinn::ClientConfig)>,
     driver: Driver,
-    /// The network of each link on which the other box was found.
+    /// Network of each link on which the other box was found.
     attached: BTreeMap<u32, NetworkId>,
     notice: Option<String>,
     clients: Clients,
@@ -58,7 +58,7 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
             () = tokio::time::sleep_until(deadline) => if this.driver.handle_timeout() {
                 this.seek(None);
             },
-            () = this.clients.due() => this.clients.look(&this.driver, &this.attached).await,
+            () = this.clients.due() => this.clients.sample_queue(&this.driver, &this.attached).await,
             reload = signals.next() => if !reload { break },
         }
         this.carry_out();
@@ -90,7 +90,7 @@ impl Joining {
         }
     }
 
-    /// Chooses to whom to speak: who is trusted, and the same as before while it is there.
+    /// Selects a trusted box, and keeps the present one while it is available.
     fn choose(&mut self) {
         let Ok(store) = self.own.store.refreshed() else {
             return;
@@ -117,17 +117,18 @@ impl Joining {
         }
         self.notice = match (strangers.first(), self.to.is_some()) {
             (Some(key), false) => Some(format!(
-                "a box answers that is not trusted here: if it shows the code {0}, `hawser repeat trust {0}`",
+                "a box that is not trusted answers: if it shows the code {0}, run `hawser repeat trust {0}`",
                 key.code()
             )),
-            (None, false) => {
-                Some("no box answers on any link: does `hawser repeat ap` run there?".to_owned())
-            }
+            (None, false) => Some(
+                "no box answers on any link: check that `hawser repeat ap` is running on the other box"
+                    .to_owned(),
+            ),
             (_, true) => self.notice.take(),
         };
     }
 
-    /// Ends what there is with the other box.
+    /// Ends the session with the other box.
     fn leave(&mut self) {
         if let Some(line) = self.driver.line.take() {
             drop(line.close(CloseReason::Shutdown));
@@ -163,10 +164,10 @@ impl Joining {
             v4: None,
             v6: Some(NextHop::Device),
         };
-        let Some(id) = self.driver.networks.attach(network, &[remote])? else {
+        let Some(id) = self.driver.networks.attach(network, &[remote], None)? else {
             return Ok(());
         };
-        tracing::info!(link = link.name, neighbour = %remote, "the other box is here");
+        tracing::info!(link = link.name, neighbour = %remote, "the other box is connected");
         self.attached.insert(link.index, id);
         self.driver.machine.handle_network_added(id, fresh_index());
         if self.driver.line.is_none() && !self.driver.reach.join(&self.driver.networks, id) {
@@ -183,7 +184,7 @@ impl Joining {
         self.carry_out();
         self.driver.networks.detach(id);
         if self.driver.is_line_over(id) {
-            self.lose_line("its link is gone");
+            self.lose_line("its link was removed");
         }
     }
 
@@ -221,12 +222,14 @@ impl Joining {
         let own = self.own.identity.hash().code();
         self.notice = Some(match error {
             ConnectError::Refused(Refusal::NotEnrolled) => {
-                format!("the other box does not trust this one: there, `hawser repeat trust {own}`")
+                format!("the other box does not trust this one: run `hawser repeat trust {own}` there")
             }
-            ConnectError::Refused(Refusal::Busy) => "another box is joined to it already".to_owned(),
-            ConnectError::HubKey(remote) => format!("the box at {remote} has another key than it says"),
+            ConnectError::Refused(Refusal::Busy) => {
+                "the other box is already connected to a third box".to_owned()
+            }
+            ConnectError::HubKey(remote) => format!("the box at {remote} has another key than it announced"),
             ConnectError::NoAnswer(remote) => {
-                format!("no answer from the box at {remote}: does a firewall keep UDP out?")
+                format!("no answer from the box at {remote}: check that its firewall admits UDP")
             }
             ConnectError::Refused(_) | ConnectError::Failed(..) => error.to_string(),
         });
@@ -248,10 +251,7 @@ impl Joining {
         if let Some((key, _)) = &self.to
             && let Err(error) = self.own.store.lock().meet(&key.code().to_string(), *key)
         {
-            tracing::warn!(
-                error = format!("{error:#}"),
-                "cannot remember the other box's key"
-            );
+            tracing::warn!(error = format!("{error:#}"), "cannot store the other box's key");
         }
         self.notice = None;
         self.clients.handle_reached();
@@ -268,8 +268,8 @@ impl Joining {
 
     fn on_event(&mut self, event: &Event) {
         match self.driver.handle_event(event) {
-            Some(Told::Rekey) => self.rekey(),
-            Some(Told::Path(..) | Told::Policed(_) | Told::Alive(_)) | None => {}
+            Some(Notice::Rekey) => self.rekey(),
+            Some(Notice::Path(..) | Notice::Policed(_) | Notice::Alive(_)) | None => {}
         }
     }
 
@@ -293,7 +293,7 @@ impl Joining {
         self.seek(None);
     }
 
-    /// Carries out what the machine wants.
+    /// Executes the machine's outputs.
     fn carry_out(&mut self) {
         while let Some(want) = self.driver.poll(|_| None) {
             match want {
@@ -314,7 +314,7 @@ impl Joining {
         }
     }
 
-    /// Whether this was the last request.
+    /// Returns whether this was the last request.
     fn on_asked(&self, asked: Asked) -> bool {
         self.own.on_asked(asked, || {
             json!({

@@ -1,17 +1,17 @@
-//! A repeater: two boxes whose bridges are one, over several links between them.
+//! Repeater: two boxes that combine their bridges into one, over several links between them.
 //!
 //! The access point's box has the role of a hub, the joining box that of a client: the same
-//! sessions, keys, paths and data plane carry Ethernet frames of a TAP in place of IP packets of a
-//! TUN. Nothing has to be configured on the links, because both boxes speak by the link-local
+//! sessions, keys, paths and data plane transfer Ethernet frames of a TAP device instead of IP
+//! packets of a TUN device. The links need no configuration, because both boxes use link-local
 //! addresses of IPv6; they find each other with [`hawser_proto::discovery`].
 //!
 //! ```text
 //!   hosts -- bridge -- TAP == session ==[ link 1, link 2 ]== session == TAP -- bridge -- hosts
 //! ```
 //!
-//! It fails as clients and hubs do: a box that is away is waited for, and a link that is gone
-//! leaves its packets to the others. The TAP ends with the process, and so does its place in the
-//! bridge.
+//! Failures are handled as in clients and hubs: a box waits for an unavailable one, and the packets
+//! of a failed link move to the others. The TAP device, and with it the bridge port, ends with the
+//! process.
 //!
 //! | question | file |
 //! |---|---|
@@ -19,19 +19,19 @@
 //! | the side of the access point, a hub | `ap.rs` |
 //! | the joining side, a client | `join.rs`, over `hawser_control::client::driver` |
 //! | the links between the boxes | `links.rs` |
-//! | what a link may carry that shares its air with the clients of the joining box | `clients.rs` |
-//! | on which channels the links are, and moving them to better ones | `channels.rs` |
-//! | moving the clients' access point along | `along.rs` |
-//! | whom a box trusts | [`trust`] |
-//! | what `status` says | `report.rs` |
+//! | rate limit of a link on the channel of the joining box's clients | `clients.rs` |
+//! | channels of the links, and moves to better ones | `channels.rs` |
+//! | moves of the clients' access point with the link | `companion.rs` |
+//! | trusted boxes | [`trust`] |
+//! | contents of `status` | `report.rs` |
 //!
 //! A newcomer starts with [`run`].
 #![forbid(unsafe_code)]
 
-mod along;
 mod ap;
 mod channels;
 mod clients;
+mod companion;
 mod join;
 mod links;
 mod report;
@@ -60,100 +60,101 @@ use hawser_proto::discovery;
 use hawser_units::Bytes;
 use hawser_wire::frame::Format;
 
-use along::Along;
 use channels::Channels;
+use companion::Companion;
 use links::Links;
 
 pub use channels::Moving;
 pub use hawser_radio::striping::migration::Search;
 
-/// Which side of a repeater a box is.
+/// Role of a box in a repeater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one with the way out: it waits for the other.
+    /// Box with the uplink: it waits for the other.
     AccessPoint,
-    /// The one that joins it.
+    /// Box that joins the access point's box.
     Joining,
 }
 
-/// How to run one side of a repeater.
+/// Parameters of running one side of a repeater.
 pub struct Options {
-    /// Where key and trusted codes are.
+    /// Directory of key and trusted codes.
     pub dir: PathBuf,
-    /// Where lock, socket and journal are.
+    /// Directory of lock, socket and journal.
     pub run_dir: PathBuf,
-    /// Which side.
+    /// Role of this box.
     pub side: Side,
-    /// The bridge whose hosts are joined to those of the other box.
+    /// Bridge whose hosts are connected to those of the other box.
     pub bridge: String,
-    /// The interfaces between the boxes.
+    /// Interfaces between the boxes.
     pub links: Vec<String>,
-    /// The other box's link-local address on a link, where multicast does not find it.
+    /// Link-local address of the other box on a link, if multicast does not find it.
     pub neighbours: BTreeMap<String, Ipv6Addr>,
-    /// By which interface in the bridge the joining box serves its clients; none: the access point
-    /// that is found on the card, or on the channel, of a link.
+    /// Interface in the bridge with which the joining box serves its clients; `None` for the access
+    /// point that is found on the card or the channel of a link.
     pub clients: Option<String>,
-    /// The link that shares its air with them; none: the one on that card or channel.
+    /// Link that shares the clients' channel; `None` for the one on that card or channel.
     pub shared: Option<String>,
-    /// Where hostapd's control sockets are, so that the access point of the joining box's clients
-    /// moves along with the station on its card; none: it does not.
+    /// Directory of hostapd's control sockets, with which the access point of the joining box's
+    /// clients follows the station on its card; `None` disables this.
     pub along: Option<PathBuf>,
-    /// Whether the access point's radios are moved to better channels, and how.
+    /// Moves of the access point's radios to better channels, if enabled.
     pub moving: Option<Moving>,
-    /// Frames of the other box are handed over as they come, to measure what order is worth.
+    /// Set if frames of the other box are delivered in order of arrival, to measure the effect of
+    /// reordering.
     pub any_order: bool,
-    /// So many packets of a flow may wait here, to measure what waiting is worth; none: as many as
+    /// Maximum number of waiting packets of a flow, for measurements; `None` for the number that
     /// the links need.
     pub buffer: Option<u64>,
 }
 
 impl Options {
-    /// Looks whether this can work; nothing has been touched. Gives the bridge.
+    /// Checks whether the options can work, without changes. Returns the bridge.
     ///
     /// # Errors
-    /// One line: what is wrong, and what to do.
+    /// One line with the error and its remedy.
     fn check(&self, all: &[Interface]) -> anyhow::Result<Interface> {
         let find = |name: &str| all.iter().find(|one| one.name == name);
         let name = &self.bridge;
         let bridge = find(name).with_context(|| {
-            format!("there is no bridge {name}: `ip link add {name} type bridge` makes one")
+            format!("there is no bridge {name}: `ip link add {name} type bridge` creates one")
         })?;
         if bridge.bridge.is_none() {
-            bail!("{name} is no bridge: name the bridge whose hosts the other box is to serve too");
+            bail!("{name} is not a bridge: give the bridge whose hosts are connected with the other box");
         }
         for (at, name) in self.links.iter().enumerate() {
             let link = find(name)
-                .with_context(|| format!("there is no interface {name}: `ip link` shows what there is"))?;
+                .with_context(|| format!("there is no interface {name}: `ip link` shows the interfaces"))?;
             if link.index == bridge.index {
-                bail!("{name} is the bridge itself: links lead to the other box beside it");
+                bail!("{name} is the bridge itself: links must be other interfaces");
             }
             if let Some(index) = link.controller {
                 let other = all.iter().find(|one| one.index == index);
                 let other = other.map_or("another interface", |other| other.name.as_str());
                 bail!(
-                    "{name} is a port of {other}: frames would go around in a loop; `ip link set {name} nomaster` takes it out"
+                    "{name} is a port of {other}: frames would loop; `ip link set {name} nomaster` removes it from the bridge"
                 );
             }
             if self.links[..at].contains(name) {
-                bail!("{name} is named twice");
+                bail!("{name} is given twice");
             }
         }
         if let Some(name) = self.neighbours.keys().find(|name| !self.links.contains(name)) {
-            bail!("--neighbour names {name}, which is none of the links");
+            bail!("--neighbour names {name}, which is not one of the links");
         }
         if let Some(name) = self.shared.as_ref().filter(|name| !self.links.contains(name)) {
-            bail!("--shared names {name}, which is none of the links");
+            bail!("--shared names {name}, which is not one of the links");
         }
         if let (Some(name), None, false) = (&self.clients, &self.shared, Wireless::is_there()) {
-            bail!("{name} is no radio: name the link that shares its air with it, `--shared LINK`");
+            bail!("{name} is not a radio: give the link that shares a channel with it, --shared LINK");
         }
-        // One that is not there yet is waited for: hostapd makes some.
+        // A missing interface is awaited, because hostapd creates some.
         if let Some(clients) = self.clients.as_deref().and_then(find)
             && clients.controller != Some(bridge.index)
         {
             let name = &clients.name;
             bail!(
-                "{name} is no port of {0}: `ip link set {name} master {0}` makes it one",
+                "{name} is not a port of {0}: `ip link set {name} master {0}` adds it",
                 bridge.name
             );
         }
@@ -161,7 +162,7 @@ impl Options {
     }
 }
 
-/// What both sides have.
+/// Common state of both sides.
 struct Node {
     options: Options,
     identity: Identity,
@@ -171,16 +172,16 @@ struct Node {
     interfaces: Interfaces,
     channels: Channels,
     started: Instant,
-    /// Of the links there were at the start. Units: bytes of IP packet.
+    /// Maximum MTU of the links at the start. Units: bytes of IP packet.
     largest_mtu: u16,
 }
 
 /// Runs one side of a repeater until it is asked to end.
 ///
 /// # Errors
-/// What keeps it from working, in one line; the system is as it was before.
+/// The reason why it cannot work, in one line; the system is restored.
 pub async fn run(options: Options) -> anyhow::Result<()> {
-    let interfaces = Interfaces::open().context("cannot look at the interfaces")?;
+    let interfaces = Interfaces::open().context("cannot examine the interfaces")?;
     let all = interfaces.list().await.context("cannot list the interfaces")?;
     let bridge = options.check(&all)?;
     atomic_file::private_directory(&options.dir)?;
@@ -193,8 +194,9 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         .context("cannot prepare the system (are you root?)")?;
     system.undo_left().await;
     let _keeper = system.keep().context("cannot watch the system")?;
-    // A bridge has the least MTU of its ports, and drops longer frames without a word. With the
-    // bridge's own MTU here, they arrive, and their sender hears what fits.
+    // A bridge has the smallest MTU of its ports and silently drops longer frames. With the
+    // bridge's own MTU, such frames arrive here, and their sender is notified of the permitted
+    // size.
     let mtu = u16::try_from(bridge.mtu).unwrap_or(u16::MAX);
     let tun = Tun::create_ethernet(INTERFACE, mtu)?;
     let plane = hawser_dataplane::start(DataPlaneConfig {
@@ -216,7 +218,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     if bridge.bridge == Some(false) {
         tracing::info!(
             bridge = options.bridge,
-            "the bridge runs no spanning tree protocol: see to it that the boxes have no other way to each other's hosts"
+            "the bridge runs no spanning tree protocol: make sure that the two bridges have no other connection, or frames will loop"
         );
     }
     let mtus = all
@@ -245,10 +247,10 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         largest_mtu,
     };
     let along = this.options.along.clone();
-    let along = along.map(|hostapd| Along::watch(this.options.links.clone(), hostapd));
+    let along = along.map(|hostapd| Companion::watch(this.options.links.clone(), hostapd));
     let _along = along
         .transpose()
-        .context("cannot watch the radios: has this machine Wi-Fi?")?;
+        .context("cannot monitor the radios: this machine may have no Wi-Fi")?;
     let all = (plane, socket, signals);
     let result = match this.options.side {
         Side::AccessPoint => ap::run(this, all).await,
@@ -259,22 +261,23 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     result
 }
 
-/// What an event loop waits for.
+/// Event sources of an event loop.
 type Sources = (DataPlane, ControlSocket, Signals);
 
-/// An address for the interface that no other has, and that a bridge does not take for its own:
-/// locally administered (IEEE 802c), and higher than those of hardware.
+/// Returns a unique address for the interface that a bridge does not adopt as its own: locally
+/// administered (IEEE 802c), and higher than those of hardware.
 fn own_address() -> [u8; 6] {
     let drawn: [u8; 5] = random();
     [0xfe, drawn[0], drawn[1], drawn[2], drawn[3], drawn[4]]
 }
 
-/// Of a full packet, by which what waits is counted. Units: bytes.
+/// Size of a full packet, in which the queue is counted. Source: the payload of Ethernet (RFC 894).
+/// Units: bytes.
 const PACKET: u64 = 1_500;
-/// The interface in the bridge.
+/// Name of the interface in the bridge.
 pub const INTERFACE: &str = "hawserport0";
-/// UDP port of sessions on each link: the upper half of the mark of outer packets
-/// ([`hawser_linux::udp::OUTER_MARK`]), as a number that no registry names.
+/// UDP port of sessions on each link, a number that no registry names. Source: the upper half of
+/// the mark of outer packets ([`hawser_linux::udp::OUTER_MARK`]).
 pub const PORT: u16 = (hawser_linux::udp::OUTER_MARK >> 16) as u16;
-/// UDP port of hellos.
+/// UDP port of hellos. Source: the number after [`PORT`].
 pub const HELLO_PORT: u16 = PORT + 1;

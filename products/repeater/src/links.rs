@@ -1,4 +1,4 @@
-//! The links of a box: which can be used, and whom hellos have found on them.
+//! Links of a box: usable links, and boxes that were found on them by hellos.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -18,15 +18,15 @@ use tokio::task::JoinHandle;
 
 use super::{HELLO_PORT, Options};
 
-/// What became of a link.
+/// Change of a link.
 pub(super) enum Change {
-    /// It can be used.
+    /// Usable link.
     Up(Link),
-    /// It cannot be used any more.
+    /// Unusable link.
     Down(Link),
 }
 
-/// The links that can be used.
+/// Usable links.
 pub(super) struct Links {
     names: Vec<String>,
     neighbours: BTreeMap<String, Ipv6Addr>,
@@ -40,7 +40,7 @@ pub(super) struct Links {
     started: Clock,
 }
 
-/// A hello with the link and the neighbour that it came from.
+/// Hello, with its link and its sender.
 type Hello = (u32, Ipv6Addr, LinkHello);
 
 struct Used {
@@ -56,7 +56,7 @@ impl Drop for Used {
 }
 
 impl Links {
-    /// None yet. Must be called within a tokio runtime.
+    /// Creates the state without usable links. Must be called within a tokio runtime.
     pub(super) fn new(
         options: &Options,
         side: Side,
@@ -78,22 +78,22 @@ impl Links {
         })
     }
 
-    /// The names of all, used or not.
+    /// Returns the names of all links, usable or not.
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Those that can be used.
+    /// Returns the usable links.
     pub(super) fn up(&self) -> impl Iterator<Item = &Link> {
         self.up.values().map(|used| &used.link)
     }
 
-    /// Who has been heard, by link.
+    /// Yields the boxes from which hellos were received, by link.
     pub(super) fn heard(&self) -> impl Iterator<Item = &Heard> {
         self.discovery.heard()
     }
 
-    /// Waits until there is something to see; what has changed. May be dropped while it waits.
+    /// Waits for changes and returns them. Cancel safe.
     pub(super) async fn next(&mut self) -> anyhow::Result<Vec<Change>> {
         let due = self.discovery.poll_timeout().map_or(self.look_at, |due| {
             let due = self.started + std::time::Duration::from_nanos(due.as_nanos());
@@ -111,7 +111,7 @@ impl Links {
             }
             () = tokio::time::sleep_until(due) => looks = self.look_at <= tokio::time::Instant::now(),
         }
-        let changes = if looks { self.look().await? } else { Vec::new() };
+        let changes = if looks { self.update().await? } else { Vec::new() };
         let now = self.now();
         self.discovery.handle_timeout(now);
         while let Some(transmit) = self.discovery.poll_transmit(now) {
@@ -120,14 +120,14 @@ impl Links {
         Ok(changes)
     }
 
-    /// May be dropped while it waits for the kernel: nothing has changed then.
-    async fn look(&mut self) -> anyhow::Result<Vec<Change>> {
+    /// Reads the state of the links; cancellation changes nothing.
+    async fn update(&mut self) -> anyhow::Result<Vec<Change>> {
         let found = self
             .interfaces
             .usable(&self.names)
             .await
             .context("cannot list the links")?;
-        self.look_at = tokio::time::Instant::now() + LOOK;
+        self.look_at = tokio::time::Instant::now() + POLL_INTERVAL;
         let gone: Vec<u32> = self
             .up
             .iter()
@@ -170,13 +170,13 @@ impl Links {
                 match heard.recv_from(&mut bytes).await {
                     Ok((len, SocketAddr::V6(from))) => {
                         if let Some(hello) = LinkHello::parse(&bytes[..len]) {
-                            // Where too many come, some are lost: they come again.
+                            // If there are too many hellos, some are lost; they are repeated.
                             let _ = tell.try_send((index, *from.ip(), hello));
                         }
                     }
                     Ok(_) => {}
-                    // The device is down for a moment, for example.
-                    Err(_) => tokio::time::sleep(LOOK).await,
+                    // The device may be down temporarily.
+                    Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
                 }
             }
         });
@@ -203,10 +203,12 @@ impl Links {
     }
 }
 
-/// All boxes of a link: a multicast group of link scope that no registry gave out (RFC 4291 section
+/// Multicast group of all boxes of a link: of link scope, assigned by no registry (RFC 4291 section
 /// 2.7), with the number of the port's letters.
 const GROUP: Ipv6Addr = Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0, super::PORT);
-/// Addresses become ready without the kernel telling those who watch devices.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(500);
-/// Hellos that wait to be looked at.
+/// Poll interval: the kernel does not report on devices' sockets when addresses become ready.
+/// Source: our choice; a longer one uses a link later after its start.
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(500);
+/// Capacity of the queue of hellos. Source: our choice; a box has a few links, which say hello once
+/// a second (`ASK` of `core/proto/src/discovery.rs`).
 const HELLOS: usize = 64;

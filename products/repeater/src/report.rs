@@ -1,4 +1,4 @@
-//! What a box says of itself.
+//! Status report of a box.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 use super::{INTERFACE, Node, trust};
 
 impl Node {
-    /// Answers what somebody asks; true: this was the last request. `fields`: what this side knows
-    /// beside the other.
+    /// Answers a request. Returns true if this was the last one. `fields` are the values of this
+    /// side only.
     pub(super) fn on_asked(&self, asked: Asked, fields: impl FnOnce() -> Value) -> bool {
         let answer = asked.answer;
         match asked.request {
@@ -30,6 +30,8 @@ impl Node {
                 return true;
             }
             Request::Reload
+            | Request::Edit { .. }
+            | Request::LanDevices
             | Request::Move { .. }
             | Request::Weight { .. }
             | Request::Pause { .. }
@@ -46,7 +48,7 @@ impl Node {
         false
     }
 
-    /// Answers with what both sides know and with `fields` of the one.
+    /// Answers with the values of both sides and with the `fields` of this side.
     fn report(&self, answer: oneshot::Sender<anyhow::Result<Value>>, fields: Value) {
         let names = self.names();
         let links: Vec<_> = self
@@ -94,7 +96,7 @@ impl Node {
         });
     }
 
-    /// Answers which class flows have, and which links carry them.
+    /// Answers with the class of flows, and the links that transfer them.
     fn explain(&self, answer: oneshot::Sender<anyhow::Result<Value>>, flow: String) {
         let names = self.names();
         with_snapshot(&self.orders, answer, move |mut snapshot| {
@@ -103,7 +105,7 @@ impl Node {
         });
     }
 
-    /// The name of each link that is up, by its index.
+    /// Returns the name of each usable link, by its index.
     fn names(&self) -> BTreeMap<u32, String> {
         let up = self.links.up();
         let mut names = BTreeMap::new();
@@ -112,7 +114,8 @@ impl Node {
     }
 }
 
-/// Calls paths by their links: an access point learns from packets by which link a path comes.
+/// Replaces paths' names by those of their links, which an access point determines from the paths'
+/// packets.
 fn name_paths(snapshot: &mut Snapshot, names: &BTreeMap<u32, String>) {
     for path in snapshot
         .sessions

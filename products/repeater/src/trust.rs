@@ -1,8 +1,8 @@
-//! Whom a box trusts: codes that somebody has compared.
+//! Trusted boxes, by codes that a user has compared.
 //!
-//! Each is an entry of a store as hubs have, under the code as its name; with the first connection
-//! the whole key is entered. So both ends are let in, remembered and expelled by the lines that do
-//! this for a hub's clients.
+//! Each code is an entry in a store like that of hubs, with the code as its name; the first
+//! connection adds the full key. So acceptance, storage and revocation use the code of a hub's
+//! clients.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -13,50 +13,50 @@ use hawser_control::enrolment::ClientStore;
 use hawser_control::peers;
 use serde_json::{Value, json};
 
-/// The code of this box.
+/// Returns the code of this box.
 ///
 /// # Errors
-/// The key cannot be read or made.
+/// If the key cannot be read or created.
 pub fn own_code(dir: &Path) -> anyhow::Result<String> {
     Ok(peers::identity(dir)?.hash().code().to_string())
 }
 
-/// Trusts the box with that code, from now on. Returns the code as it is written.
+/// Trusts the box with that code. Returns the code in its standard form.
 ///
 /// # Errors
-/// It is no code, it is this box's own, it is trusted already, or the disk refuses.
+/// If the code is malformed, is this box's own, is already trusted, or writing fails.
 pub fn trust(dir: &Path, code: &str) -> anyhow::Result<String> {
     let code = canonical(code)?;
     if own_code(dir)? == code {
-        bail!("{code} is the code of this box: type the code that the other box shows");
+        bail!("{code} is the code of this box: enter the code that the other box shows");
     }
     let mut store = open(dir)?;
     if store.by_name(&code).is_some() {
-        bail!("{code} is trusted already");
+        bail!("{code} is already trusted");
     }
-    // Nobody gets its token: the key is what counts.
+    // The token is not used, since the key decides.
     store.invite(&code, FOR_EVER, SystemTime::now())?;
     Ok(code)
 }
 
-/// Takes the trust back: sessions with that box end.
+/// Revokes the trust; sessions with that box end.
 ///
 /// # Errors
-/// It is not trusted, or the disk refuses.
+/// If the box is not trusted, or writing fails.
 pub fn distrust(dir: &Path, code: &str) -> anyhow::Result<String> {
     let code = canonical(code)?;
     let mut store = open(dir)?;
     if store.by_name(&code).is_none() {
-        bail!("{code} is not trusted: `hawser repeat list` shows who is");
+        bail!("{code} is not trusted: `hawser repeat list` shows the trusted codes");
     }
     store.revoke(&code)?;
     Ok(code)
 }
 
-/// This box's code and those that it trusts.
+/// Returns this box's code and the trusted ones.
 ///
 /// # Errors
-/// The store cannot be read.
+/// If the store cannot be read.
 pub fn list(dir: &Path) -> anyhow::Result<Value> {
     let trusted = open(dir)?;
     let trusted: Vec<_> = trusted
@@ -69,29 +69,30 @@ pub fn list(dir: &Path) -> anyhow::Result<Value> {
 /// Opens the store.
 ///
 /// # Errors
-/// The directory cannot be read, or a file in it is damaged.
+/// If the directory cannot be read, or a file in it is damaged.
 pub fn open(dir: &Path) -> anyhow::Result<ClientStore> {
     ClientStore::open(&dir.join(STORE), peers::NO_ADDRESSES)
 }
 
-/// Whether a store trusts a key.
+/// Returns whether a store trusts a key.
 pub(super) fn is_trusted(store: &ClientStore, key: KeyHash) -> bool {
     let entry = store.by_name(&key.code().to_string());
     entry.is_some_and(|entry| entry.key.is_none_or(|known| known == key))
 }
 
-/// A code as it is written: `abcd-efgh-ijkl-mnop`, from capitals and without dashes too.
+/// Converts a code to its standard form `abcd-efgh-ijkl-mnop`; capitals and missing dashes are
+/// accepted.
 fn canonical(code: &str) -> anyhow::Result<String> {
     match code.parse::<Code>() {
         Ok(code) => Ok(code.to_string()),
         Err(()) => bail!(
-            "a code has 16 of a-z and 2-7, such as abcd-efgh-ijkl-mnop: the other box shows it (`hawser repeat code`)"
+            "a code has 16 characters of a-z and 2-7, such as abcd-efgh-ijkl-mnop; `hawser repeat code` on the other box prints it"
         ),
     }
 }
 
 const STORE: &str = "repeaters";
-/// A hundred years.
+/// Validity of an entry. Source: a hundred years of 365 days.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 #[cfg(test)]
@@ -116,7 +117,7 @@ mod tests {
         let mut store = open(here.path()).unwrap();
         assert!(is_trusted(&store, key) && !is_trusted(&store, KeyHash([9; 32])));
         store.meet(&code, key).unwrap();
-        // The same code of another key.
+        // Another key with the same code.
         let mut other = key;
         other.0[31] ^= 1;
         assert!(is_trusted(&store, key) && !is_trusted(&store, other));
@@ -139,7 +140,7 @@ mod tests {
                 trust(dir.path(), wrong)
                     .unwrap_err()
                     .to_string()
-                    .contains("16 of a-z")
+                    .contains("16 characters of a-z")
             );
         }
         let own = own_code(dir.path()).unwrap();

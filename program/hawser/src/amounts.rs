@@ -3,7 +3,7 @@
 use hawser_config::Speed;
 use serde_json::Value;
 
-/// A rate: `20.0 Mbit/s`.
+/// Formats a rate, such as `20.0 Mbit/s`.
 pub(crate) fn rate(bps: u64) -> String {
     let value = bps as f64;
     match bps {
@@ -14,13 +14,13 @@ pub(crate) fn rate(bps: u64) -> String {
     }
 }
 
-/// Reads a rate of the command line.
+/// Parses a rate from the command line.
 pub(crate) fn speed(text: &str) -> Result<Speed, String> {
     text.parse()
         .map_err(|()| "a rate with its unit (bit, kbit, mbit, gbit), such as 5mbit".to_owned())
 }
 
-/// An amount: `1.5 MB`.
+/// Formats an amount, such as `1.5 MB`.
 pub(crate) fn bytes(count: u64) -> String {
     let value = count as f64;
     match count {
@@ -31,12 +31,28 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
-/// The cap of a client's limits in a status: `20.0 Mbit/s`, or `-`.
+/// Describes a client that uses WireGuard: the age of its last handshake, which every client
+/// repeats after two minutes while it sends, and its traffic since the hub's start.
+pub(crate) fn wireguard_of(client: &Value) -> String {
+    let peer = &client["wireguard"];
+    let Some(age) = peer["last_handshake_s"].as_u64() else {
+        return "WireGuard, not seen".to_owned();
+    };
+    let [received, sent] = ["received_bytes", "sent_bytes"].map(|key| bytes(peer[key].as_u64().unwrap_or(0)));
+    let state = if client["connected"] == true {
+        "connected"
+    } else {
+        "away"
+    };
+    format!("WireGuard, {state}, handshake {age} s ago, {received} up, {sent} down")
+}
+
+/// Returns the cap of a client's limits in a status, such as `20.0 Mbit/s`, or `-`.
 pub(crate) fn cap_of(limits: &Value) -> String {
     limits["cap_bps"].as_u64().map_or("-".to_owned(), rate)
 }
 
-/// What is left of a client's quota: `12.3 GB of 100.00 GB left`, or `-`.
+/// Returns the remainder of a client's quota, such as `12.3 GB of 100.00 GB left`, or `-`.
 pub(crate) fn quota_of(limits: &Value) -> String {
     let Some(quota) = limits["quota_bytes"].as_u64() else {
         return "-".to_owned();

@@ -1,4 +1,4 @@
-//! Daemons in the background: starting one, waiting for it, ending it.
+//! Starts daemons in the background, waits for them, and ends them.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -15,8 +15,8 @@ use serde_json::Value;
 use crate::logs::LogArgs;
 use crate::runtime::runtime;
 
-/// Starts this program with other arguments; its log is in the run directory. `secret` goes to its
-/// standard input.
+/// Starts this program with other arguments; its log is in the run directory. `secret` is written
+/// to its standard input.
 pub(crate) fn start(arguments: &[OsString], secret: Option<&str>, run_dir: &Path) -> anyhow::Result<Child> {
     let log = run_dir.join(LOG);
     let file = std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -35,15 +35,16 @@ pub(crate) fn start(arguments: &[OsString], secret: Option<&str>, run_dir: &Path
     if let (Some(secret), Some(mut stdin)) = (secret, child.stdin.take()) {
         stdin
             .write_all(secret.as_bytes())
-            .context("cannot hand over the invitation")?;
+            .context("cannot pass the invitation to the daemon")?;
     }
     Ok(child)
 }
 
-/// Waits until the daemon says that it is ready; what it said last, and whether that was so.
+/// Waits until the daemon reports that it is ready; returns its last status, and whether it is
+/// ready.
 ///
 /// # Errors
-/// It has ended: its last words.
+/// The daemon has ended; the error contains its last message.
 pub(crate) fn wait(
     child: &mut Child,
     run_dir: &Path,
@@ -73,8 +74,8 @@ pub(crate) fn wait(
     Ok((last, false))
 }
 
-/// Ends the daemon of a run directory, or undoes what one has left behind; what has been done, and
-/// nothing where there was nothing to do.
+/// Ends the daemon of a run directory, or undoes changes left by one; returns a description of the
+/// action, or `None` if there was nothing to do.
 pub(crate) fn end(place: &Path) -> anyhow::Result<Option<&'static str>> {
     let socket = run_dir::socket(place);
     if is_alive(&socket) {
@@ -82,7 +83,7 @@ pub(crate) fn end(place: &Path) -> anyhow::Result<Option<&'static str>> {
         wait_for_end(place)?;
         return Ok(Some("down"));
     }
-    if !place.join("undo.json").exists() {
+    if !run_dir::journal(place).exists() {
         return Ok(None);
     }
     let run_dir = RunDir::take(place)?;
@@ -94,10 +95,10 @@ pub(crate) fn end(place: &Path) -> anyhow::Result<Option<&'static str>> {
     if run_dir.journal().exists() {
         bail!("some changes could not be undone (see above): are you root?");
     }
-    Ok(Some("was not running; undid what it had left behind"))
+    Ok(Some("was not running; undid the changes that it had left"))
 }
 
-/// The reason in the daemon's log: the line that the command prints when it fails.
+/// Returns the reason in the daemon's log, which the command prints when it fails.
 fn last_words(log: &Path) -> Option<String> {
     let text = std::fs::read_to_string(log).ok()?;
     let said = text.lines().rev().find_map(|line| line.strip_prefix("hawser: "));
@@ -112,10 +113,12 @@ fn wait_for_end(run_dir: &Path) -> anyhow::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    bail!("the daemon does not end: see its log")
+    bail!("the daemon has not ended: see its log")
 }
 
-/// In the run directory.
+/// Name of the log in the run directory.
 const LOG: &str = "hawser.log";
-/// The slowest networks of use need a few seconds for a handshake.
+/// Maximum wait for the daemon: the slowest usable networks need a few seconds for a handshake.
+/// Source: our choice; a longer one lets a script wait in vain, a shorter one reports a failure on
+/// satellites.
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! `hawser cap`: what a network may carry at most, for a while.
+//! `hawser cap`: temporary rate limits of a network.
 
 use std::process::ExitCode;
 
@@ -11,25 +11,26 @@ use serde_json::Value;
 use crate::amounts::{rate, speed};
 use crate::directories::Directories;
 
-/// Holds a network to a rate in each direction until the daemon ends; connections live on.
+/// Limits the rates of a network until the daemon ends; connections continue.
 ///
-/// What is not named stays as it is. For good, write cap_up and cap_down under [networks.NAME] in
-/// client.toml. What rules send past the hub (via = "direct") is not concerned.
+/// Values that are not given stay unchanged. For a permanent limit, write cap_up and cap_down under
+/// [networks.NAME] in client.toml. Flows that rules send outside the tunnel (via = "direct") are
+/// not limited.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CapArgs {
     /// The network (interface), as `hawser status` names it.
     #[arg(value_name = "NETWORK")]
     network: String,
-    /// At most this towards the hub, such as 2mbit.
+    /// Maximum rate towards the hub, such as 2mbit.
     #[arg(long, value_name = "RATE", value_parser = speed)]
     up: Option<Speed>,
-    /// At most this from the hub, such as 10mbit.
+    /// Maximum rate from the hub, such as 10mbit.
     #[arg(long, value_name = "RATE", value_parser = speed)]
     down: Option<Speed>,
-    /// No cap in either direction, whatever client.toml says.
+    /// Removes the caps of both directions, also those of client.toml.
     #[arg(long, conflicts_with_all = ["up", "down"])]
     none: bool,
-    /// What client.toml says, from now on.
+    /// Returns to the values of client.toml.
     #[arg(long, conflicts_with_all = ["up", "down", "none"])]
     default: bool,
     /// Prints the result as JSON.
@@ -50,7 +51,7 @@ pub(crate) fn run(args: &CapArgs) -> anyhow::Result<ExitCode> {
     };
     let is_nothing = args.up.is_none() && args.down.is_none() && !args.none && !args.default;
     if is_nothing {
-        bail!("say what it may carry: --up RATE, --down RATE, --none or --default");
+        bail!("no limit is given: add --up RATE, --down RATE, --none or --default");
     }
     let answer = ask(&args.directories.client_socket(), &request)?;
     if args.json {

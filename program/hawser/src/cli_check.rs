@@ -6,15 +6,15 @@ use std::process::ExitCode;
 use hawser_config::{self as config, ClientConfig, ConfigError, HubConfig};
 use hawser_terminal::{checked, refuse};
 
-/// Tests a configuration file, and touches nothing.
+/// Tests a configuration file, without changing anything.
 ///
-/// Says file, line and remedy of the first error, and exits with 64 then. `hawser-lab check` does
-/// so for scenarios.
+/// Prints file, line and remedy of the first error, and exits with 64. `hawser-lab check` does the
+/// same for scenarios.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// client.toml or hub.toml.
     file: PathBuf,
-    /// What the file is; by default told from its name and contents.
+    /// Type of the file; by default derived from its name and contents.
     #[arg(long, value_enum)]
     kind: Option<Kind>,
     /// Prints the result as JSON.
@@ -44,7 +44,13 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         }
         Some(Kind::Hub) => {
             let read = config::load::<HubConfig>(file);
-            checked(file, "hub configuration", read.map(drop), args.json)
+            let found = read
+                .map_err(|error| error.to_string())
+                .and_then(|read| match read.unfit() {
+                    Some(reason) => Err(format!("{}: {reason}", file.display())),
+                    None => Ok(()),
+                });
+            checked(file, "hub configuration", found, args.json)
         }
         None => Ok(refuse(format_args!(
             "{}: this is a scenario; use `hawser-lab check`",
@@ -53,7 +59,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Finds a configuration that neither a client of a hub nor direct mode takes.
+/// Rejects a configuration that neither a client of a hub nor direct mode accepts.
 fn fits_a_mode(file: &Path, config: &ClientConfig) -> Result<(), String> {
     match (config.unfit_for_hub(), config.unfit_for_direct()) {
         (Some(with_hub), Some(direct)) if with_hub == direct => {
@@ -67,7 +73,7 @@ fn fits_a_mode(file: &Path, config: &ClientConfig) -> Result<(), String> {
     }
 }
 
-/// What the file is; `None` of a scenario.
+/// Returns the type of the file; `None` for a scenario.
 fn guess(file: &Path) -> Result<Option<Kind>, ConfigError> {
     let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
         path: file.to_owned(),
@@ -78,7 +84,7 @@ fn guess(file: &Path) -> Result<Option<Kind>, ConfigError> {
         .file_name()
         .and_then(|name| name.to_str())
         .unwrap_or_default();
-    // Rules of a client have a via, too.
+    // Rules of a client also have a `via`.
     let has_via = has("via ") && !has("[[rule]]");
     Ok(if has("[[network]]") || has("[[workload]]") || has_via {
         None
@@ -132,7 +138,7 @@ mod tests {
         }
         let said = found("kill_switch = true\nlocal = [\"10.0.0.0/8\"]\n").expect_err("of none");
         assert!(
-            said.starts_with("client.toml: kill_switch = true lets nothing out"),
+            said.starts_with("client.toml: kill_switch = true blocks all packets"),
             "{said}"
         );
         assert!(

@@ -23,40 +23,39 @@ use crate::logs::LogArgs;
 use crate::runtime::runtime;
 use crate::secrets::{self, Secret};
 
-/// The products that run beside a client.
+/// Products that run beside a client.
 const PARTS: client::Parts = client::Parts {
     access_points: hawser_air::start,
-    direct: direct::run_beside,
-    ways_out: hawser_pool::ways_out,
+    direct: direct::run_with_client,
+    open_uplinks: hawser_pool::open_uplinks,
 };
 
-/// Brings the tunnel up: joins a hub with an invitation, or the known one without; or uses all
-/// networks without any hub (--direct).
+/// Starts the tunnel to a hub, or direct mode without a hub (--direct).
 ///
-/// Needs root. Returns when packets flow; the daemon goes on in the background. After that,
-/// `hawser status` shows what it does and `hawser down` ends it. The invitation is needed once: the
-/// machine keeps its key in --dir.
+/// Needs root. Returns when packets pass. The daemon continues in the background: `hawser status`
+/// shows its state, `hawser down` ends it. An invitation is needed once, to join a hub: the machine
+/// stores its key in --dir.
 ///
-/// With --direct, each connection travels over one of the networks and keeps it; new ones are
-/// shared out, or placed by the rules of client.toml. A single connection is then no faster than
-/// its network, and ends with it.
+/// With --direct, each connection uses one of the networks. New connections are distributed over
+/// the networks, or assigned by the rules of client.toml. A single connection is no faster than its
+/// network. It ends when its network fails, unless `hawser move` applies to it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpArgs {
     /// The line that `hawser hub invite NAME` printed on the hub; - reads it from standard input,
-    /// @FILE from a file. Where it is needed and not given, a terminal is asked for it, and so
-    /// other users cannot read it.
+    /// @FILE from a file. If it is needed and not given, the command asks for it on the terminal,
+    /// so that other users cannot read it.
     #[arg(conflicts_with = "direct")]
     invitation: Option<Secret>,
-    /// Uses no hub: each connection travels over one network, with that network's address.
+    /// Uses no hub: each connection uses one network, with that network's address.
     #[arg(long)]
     direct: bool,
-    /// Stays in the foreground (for systemd, or to watch the log).
+    /// Stays in the foreground (for systemd, or to read the log).
     #[arg(long)]
     foreground: bool,
-    /// Uses only networks (interfaces) of these names; * and ? are wild. May be repeated.
+    /// Uses only networks (interfaces) with these names; * and ? are wildcards. May be repeated.
     #[arg(long, value_name = "PATTERN", value_parser = pattern)]
     include: Vec<Pattern>,
-    /// Leaves networks of these names alone. May be repeated.
+    /// Does not use networks with these names. May be repeated.
     #[arg(long, value_name = "PATTERN", value_parser = pattern)]
     exclude: Vec<Pattern>,
     /// Prints the result as JSON.
@@ -71,8 +70,8 @@ pub(crate) struct UpArgs {
     detached: bool,
 }
 
-/// Takes the tunnel (or the hub, or the repeater) down and undoes every change to the system, also
-/// after a crash.
+/// Stops the client (or the hub, or the repeater) and undoes every change to the system, also after
+/// a crash.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DownArgs {
     /// Prints the result as JSON.
@@ -82,9 +81,9 @@ pub(crate) struct DownArgs {
     daemon: DaemonArgs,
 }
 
-/// Applies the changed configuration file to the running daemon; flows go on.
+/// Applies the changed configuration file to the running daemon; flows continue.
 ///
-/// The same as SIGHUP. Says which changes wait for a restart.
+/// Has the effect of SIGHUP. Prints which changes need a restart.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReloadArgs {
     /// Prints the result as JSON.
@@ -96,14 +95,14 @@ pub(crate) struct ReloadArgs {
 
 pub(crate) fn pattern(text: &str) -> Result<Pattern, String> {
     text.parse()
-        .map_err(|()| "an interface name, in which * and ? are wild, such as wlan*".to_owned())
+        .map_err(|()| "an interface name such as wlan*, in which * and ? are wildcards".to_owned())
 }
 
-/// Asks for the invitation on a terminal, where it is needed and was not given. It is a secret: it
-/// is neither an argument, which others can read, nor in the shell's history then.
+/// Asks for the invitation on a terminal, if it is needed and was not given. It is a secret: this
+/// way it is neither an argument, which other users can read, nor in the shell's history.
 fn asked(args: &UpArgs) -> anyhow::Result<Option<Invitation>> {
     let is_person = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    if !is_person || args.direct || args.detached || client::hubs::has_joined(&args.directories.dir)? {
+    if !is_person || args.direct || args.detached || client::hubs::has_membership(&args.directories.dir)? {
         return Ok(None);
     }
     eprint!(
@@ -125,7 +124,7 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         .as_ref()
         .map(|given| -> anyhow::Result<Invitation> { Ok(given.read("Invitation")?.parse()?) });
     let given = given.transpose()?;
-    // What is wrong with the configuration is said before anything else.
+    // Report errors of the configuration first.
     let config: ClientConfig = config::load_or_default(&args.directories.dir.join("client.toml"))?;
     let problem = if args.direct {
         config.unfit_for_direct()
@@ -137,7 +136,7 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         return Ok(refuse(format_args!("{}: {problem}", file.display())));
     }
     if !hawser_linux::process::is_root() {
-        bail!("needs root to make an interface and routes: sudo hawser up ...");
+        bail!("needs root to create an interface and routes: run `sudo hawser up ...`");
     }
     let invitation = match given {
         Some(invitation) => Some(invitation),
@@ -152,7 +151,7 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
 
 fn run(args: UpArgs, invitation: Option<Invitation>, config: &ClientConfig) -> anyhow::Result<ExitCode> {
     if args.detached {
-        hawser_linux::process::new_session().context("cannot leave the terminal")?;
+        hawser_linux::process::new_session().context("cannot detach from the terminal")?;
     }
     let log = args.logs.start_with(config.log.as_ref())?;
     warn_of_secret(&args);
@@ -185,9 +184,9 @@ fn detach(args: &UpArgs, invitation: Option<&Invitation>) -> anyhow::Result<Exit
     let run_dir = args.directories.run_dir(Role::Client);
     run_dir::prepare(&run_dir)?;
     if is_alive(&run_dir::socket(&run_dir)) {
-        bail!("hawser already runs: `hawser status` shows it, `hawser down` ends it");
+        bail!("hawser is already running: `hawser status` shows it, `hawser down` ends it");
     }
-    // Not as an argument: everybody can read those.
+    // Not passed as an argument, because all users can read those.
     let secret = invitation.map(ToString::to_string);
     let mut child = background::start(
         &arguments(args, invitation, &run_dir),
@@ -201,7 +200,7 @@ fn detach(args: &UpArgs, invitation: Option<&Invitation>) -> anyhow::Result<Exit
         return Ok(ExitCode::SUCCESS);
     }
     let notice = status["notice"].as_str().unwrap_or("no network is usable");
-    bail!("not up yet, and goes on trying: {notice} (`hawser status` shows more, `hawser down` gives up)")
+    bail!("not up yet: {notice}; attempts continue (`hawser status` shows more, `hawser down` ends them)")
 }
 
 fn arguments(args: &UpArgs, invitation: Option<&Invitation>, run_dir: &Path) -> Vec<OsString> {
@@ -258,7 +257,7 @@ pub(crate) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
     let message = if let Some(message) = background::end(&place)? {
         message
     } else if args.daemon.socket()? != socket {
-        "no client runs here; `hawser down --hub` takes the hub down, `hawser down --repeat` the repeater"
+        "no client is running; `hawser down --hub` stops the hub, `hawser down --repeat` the repeater"
     } else {
         "was not running"
     };
@@ -285,7 +284,7 @@ pub(crate) fn reload(args: &ReloadArgs) -> anyhow::Result<ExitCode> {
     if waiting.is_empty() {
         say!("applied")?;
     } else {
-        say!("applied, but for what needs a restart: {}", waiting.join(", "))?;
+        say!("applied; these changes need a restart: {}", waiting.join(", "))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,14 +11,14 @@ use serde_json::json;
 use crate::directories::Directories;
 use crate::runtime::runtime;
 
-/// Says for each network what works on the way to the hub, and what to do about the rest.
+/// Tests each network and the hub, and prints remedies for problems.
 ///
-/// It tries each network by itself, past the tunnel, whether or not `hawser up` runs, and changes
-/// nothing: link, address, names, login pages, the hub by UDP and by TLS on TCP, and the size of
-/// packets. Fails when the hub is reached over none.
+/// It tests each network separately, outside the tunnel, even while `hawser up` is running, and
+/// changes nothing: link, address, names, login pages, the hub by UDP and by TLS on TCP, and the
+/// size of packets. Fails if the hub is reachable over no network.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
-    /// Only networks of these names.
+    /// Shows only networks of these names.
     network: Vec<String>,
     /// Prints the result as JSON.
     #[arg(long)]
@@ -29,7 +29,7 @@ pub(crate) struct DoctorArgs {
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     if !hawser_linux::process::is_root() {
-        bail!("needs root to try each network by itself: sudo hawser doctor");
+        bail!("needs root to test each network separately: run `sudo hawser doctor`");
     }
     let mut found = runtime()?.block_on(examine(&args.directories.dir, &args.directories.client_socket()))?;
     found
@@ -51,13 +51,13 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 fn render(found: &Examination) -> String {
     let mut lines: Vec<_> = found.findings.iter().flat_map(Finding::lines).collect();
     if found.networks.is_empty() {
-        lines.push("there is no network: nothing but loopback".to_owned());
+        lines.push("this machine has no network interface except loopback".to_owned());
     }
     for network in &found.networks {
         let used = if network.used {
             ""
         } else {
-            " (client.toml leaves it alone)"
+            " (excluded in client.toml)"
         };
         lines.push(format!("{}{used}", network.name));
         for finding in &network.findings {
@@ -71,10 +71,13 @@ fn render(found: &Examination) -> String {
         .collect();
     let names: Vec<_> = reached.iter().map(|network| network.name.as_str()).collect();
     lines.push(match (names.is_empty(), found.hub.is_empty()) {
-        (_, true) => "this machine has joined no hub".to_owned(),
-        (true, false) => format!("the hub {} is reached over no network", found.hub.join(", ")),
+        (_, true) => "this machine has not joined a hub".to_owned(),
+        (true, false) => format!(
+            "the hub {} is not reachable over any network",
+            found.hub.join(", ")
+        ),
         (false, false) => format!(
-            "the hub {} is reached over {}",
+            "the hub {} is reachable over {}",
             found.hub.join(", "),
             names.join(", ")
         ),

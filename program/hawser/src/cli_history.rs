@@ -12,19 +12,19 @@ use crate::amounts::rate;
 use crate::cli_status::{list, number};
 use crate::directories::Directories;
 
-/// Shows how each network was over the last hour, day or year: rates, round trips, loss.
+/// Shows rates, round trips and loss of each network over the last hour, day or year.
 ///
-/// Kept while a daemon runs, in steps of ten seconds for a day and of five minutes for a year
-/// (history = false in its configuration ends that). The last minute may be missing. It says
-/// nothing of flows and of who was talked to.
+/// Recorded while a daemon is running, in steps of 10 s for a day and of 5 min for a year (history
+/// = false in its configuration disables it). The last minute may be missing. It contains nothing
+/// about flows and their destinations.
 #[derive(Debug, clap::Args)]
 pub(crate) struct HistoryArgs {
-    /// Only networks of these names.
+    /// Shows only networks of these names.
     network: Vec<String>,
-    /// How far back: 10min, 1h, 1d, 365d.
+    /// Time span to show, up to now: 10min, 1h, 1d, 365d.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = span)]
     last: Span,
-    /// The history of this machine's hub: of its clients' paths.
+    /// Shows the history of this machine's hub, for the paths of its clients.
     #[arg(long)]
     hub: bool,
     /// Prints the result as JSON.
@@ -56,13 +56,13 @@ pub(crate) fn run(args: &HistoryArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each step of each network.
+/// Returns each step of each network.
 fn steps(history: &Value) -> impl Iterator<Item = (&String, &[Value])> {
     let networks = history["networks"].as_object().into_iter().flatten();
     networks.flat_map(|(name, steps)| list(steps).iter().map(move |step| (name, list(step))))
 }
 
-/// `11-25 09:41:10`, here.
+/// Formats a time, such as `11-25 09:41:10`, in the local time zone.
 pub(crate) fn clock(unix_s: u64) -> String {
     let time = local_time_at(i64::try_from(unix_s).unwrap_or(i64::MAX));
     let (hour, minute) = (time.minute / 60, time.minute % 60);
@@ -114,7 +114,7 @@ fn table(history: &Value) -> String {
         })
         .collect();
     if rows.is_empty() {
-        return "nothing is known of that time: a daemon keeps it while it runs".to_owned();
+        return "no history of this time: a daemon records it while it is running".to_owned();
     }
     let heads = [
         "from",
@@ -122,8 +122,8 @@ fn table(history: &Value) -> String {
         "down",
         "up",
         "round trip",
-        "least",
-        "most",
+        "min",
+        "max",
         "loss",
     ];
     columns(&heads, &rows, "")

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
+use hawser_config::atomic_file;
 use hawser_config::invitation::HubAddress;
 use hawser_config::{
     self as config, AnyNet, ClientNames, HubConfig, Net4, Net6, Span, StoreConfig, StoreUrl,
@@ -18,7 +19,7 @@ use hawser_terminal::{columns, complain, say, show};
 use hawser_units::Service;
 use serde_json::{Value, json};
 
-use crate::amounts::{bytes, cap_of, quota_of};
+use crate::amounts::{bytes, cap_of, quota_of, wireguard_of};
 use crate::cli_limit::{self, LimitArgs};
 use crate::cli_policy::{self, PolicyArgs};
 use crate::cli_setup::{self, SetupArgs};
@@ -31,9 +32,9 @@ use crate::secrets::Secret;
 
 /// Sets up and runs a hub, invites and revokes clients.
 ///
-/// A hub is a machine with a public address: clients' traffic surfaces there. `setup` does
-/// everything on a fresh server; or first `init`, then `run` (or the systemd unit hawser-hub), then
-/// `invite` each client.
+/// A hub is a machine with a public address that forwards its clients' traffic to the Internet. On
+/// a fresh server, `setup` does everything. Otherwise run `init`, then `run` (or start the systemd
+/// unit hawser-hub), then `invite` for each client.
 #[derive(Debug, clap::Args)]
 pub(crate) struct HubArgs {
     #[command(subcommand)]
@@ -43,47 +44,53 @@ pub(crate) struct HubArgs {
 #[derive(Debug, clap::Subcommand)]
 enum HubCommand {
     Setup(SetupArgs),
-    /// Makes the hub's key and configuration, and says what to open in a firewall.
+    /// Creates the hub's key and configuration, and prints the ports to open in a firewall.
     Init(InitArgs),
-    /// Prints an invitation: one line to give to one client. It works once.
+    /// Prints an invitation: one line for one client. It can be used once.
+    ///
+    /// With --wireguard, prints a QR code for WireGuard's app on a phone, or with --out its
+    /// configuration for other devices. The client is enrolled at once. The configuration contains
+    /// the private key of the client, which is stored nowhere else. If it is lost, revoke the
+    /// client and invite it again.
     Invite(InviteArgs),
-    /// Takes a client's enrolment or invitation back; its session ends at once.
+    /// Revokes a client's enrolment or invitation; its session ends at once.
     Revoke(NameArgs),
     /// Lists the clients, and the hubs that share them.
     List(ListArgs),
-    /// Shows what has been carried for each client, by month, over all hubs of the fleet.
+    /// Shows the traffic of each client, by month, over all hubs of the fleet.
     ///
-    /// Counted are bytes of the tunnel, towards the client (down) and from it (up), as they pass
-    /// the networks around it: UDP payload, with what was sent twice. The last five seconds may be
-    /// missing. With a quota, what is left of it in this month.
+    /// Counts bytes of the tunnel, towards the client (down) and from it (up): UDP payload,
+    /// including retransmissions. The last 5 s may be missing. With a quota, shows its remainder in
+    /// this month.
     Usage(HubUsageArgs),
-    /// Finds what keeps the hub from forwarding for its clients, and says what to do about it.
+    /// Finds problems that prevent the hub from forwarding for its clients, and prints remedies.
     ///
     /// It examines the running hub, the kernel's forwarding, other firewalls, resolvers and the
-    /// table of connections, and changes nothing. Fails when something is not as it should be.
+    /// table of connections, and changes nothing. Fails if there is a problem.
     Doctor(ListArgs),
     /// Moves clients from this machine's files into the database that hub.toml names.
     ///
-    /// Everybody stays enrolled. The hub reads the database from its next start on; the files stay
-    /// where they are, and are not read any more.
+    /// All clients stay enrolled. The hub uses the database from its next start; the files stay in
+    /// place, and are no longer read.
     Migrate(ListArgs),
-    /// Sends the clients to other hubs, before this one is taken down.
+    /// Moves the clients to other hubs, before this hub is stopped.
     ///
-    /// Clients that know another hub go there while this one still serves them, so packets pass all
-    /// the time; connections of their applications end, because they surface elsewhere. Nobody else
-    /// comes in. Clients that know no other hub stay. Waits until all are gone.
+    /// A client that knows another hub changes to it while this hub still serves it, so packets
+    /// pass without a pause. Existing connections continue through this hub until they end. New
+    /// clients are refused. Clients that know no other hub stay. Waits until all clients have left.
     Drain(DrainArgs),
-    /// Leads a port of the hub to a client, so that it is reached from outside.
+    /// Forwards a port of the hub to a client, which makes it reachable from outside.
     ///
-    /// TCP connections and UDP packets that come to the hub's public addresses at that port go to
-    /// the same port of the client. A client that is a gateway hands them on to a machine behind it
-    /// by a table [[port_forward]] of its client.toml.
+    /// TCP connections and UDP packets to that port of the hub's public addresses are forwarded to
+    /// the same port of the client. A client that is a gateway forwards them to a machine behind
+    /// it, if its client.toml has a [[port_forward]] table.
     Forward(ForwardArgs),
-    /// Leads a subnet behind a client to it: its machines keep their addresses in the tunnel.
+    /// Routes a subnet behind a client to that client; its machines keep their addresses in the
+    /// tunnel.
     ///
-    /// The client names the subnet too, as subnets = ["192.168.50.0/24"] in its client.toml. Its
-    /// machines are reached from this hub, from networks that [reach], from in hub.toml names, and
-    /// by clients named with --for, and those behind them.
+    /// The client must name the subnet too: subnets = ["192.168.50.0/24"] in its client.toml. Its
+    /// machines can then be reached from this hub, from the networks in `from` under [reach] in
+    /// hub.toml, from the clients named with --for, and from machines behind these clients.
     Subnet(SubnetArgs),
     Limit(LimitArgs),
     Policy(PolicyArgs),
@@ -93,27 +100,28 @@ enum HubCommand {
 
 #[derive(Debug, clap::Args)]
 struct InitArgs {
-    /// Where clients reach this hub: public name or address, and UDP port. May be repeated, the
-    /// likeliest first.
+    /// Address of this hub for clients: public name or address, and UDP port. May be repeated; the
+    /// address most likely to work first.
     #[arg(long, value_name = "HOST:PORT", required = true, value_parser = address)]
     endpoint: Vec<HubAddress>,
-    /// Inner IPv4 addresses: one for the hub and each client; 100.96.0.0/16 unless given, or what
-    /// the other hubs of the database have.
+    /// Inner IPv4 addresses, one for the hub and each client [default: those of the other hubs of
+    /// the database, or 100.96.0.0/16].
     #[arg(long, value_name = "NET", value_parser = net4)]
     pool: Option<Net4>,
-    /// Inner IPv6 addresses; a random private prefix unless given, or what the other hubs have.
+    /// Inner IPv6 addresses [default: those of the other hubs of the database, or a random private
+    /// prefix].
     #[arg(long, value_name = "NET", value_parser = net6)]
     pool6: Option<Net6>,
-    /// The PostgreSQL database that keeps the clients of several hubs, such as
-    /// postgresql://hawser:PASSWORD@db.example.org/hawser; - reads it from the terminal or standard
-    /// input, @FILE from a file. Files of this machine unless given.
+    /// PostgreSQL database with the clients of several hubs, such as
+    /// postgresql://hawser:PASSWORD@db.example.org/hawser; - reads the URL from the terminal or
+    /// standard input, @FILE from a file [default: files of this machine].
     #[arg(long, value_name = "URL", value_parser = store_url)]
     store: Option<Secret>,
-    /// Who signed the certificate of that database, a file of PEM.
+    /// Certificate of the authority that signed the database's certificate, a PEM file.
     #[arg(long, value_name = "FILE", requires = "store")]
     ca: Option<PathBuf>,
-    /// Does not hide clients behind the hub's address: the network around it has routes back to the
-    /// pools.
+    /// Disables NAT: clients keep their inner addresses, so the surrounding network needs routes to
+    /// the pools.
     #[arg(long)]
     no_nat: bool,
     /// Prints the result as JSON.
@@ -127,12 +135,20 @@ struct InitArgs {
 struct InviteArgs {
     /// The client's name: 1 to 32 of a-z, 0-9, - and _.
     name: String,
-    /// How long the invitation may be used.
+    /// Time for which the invitation is valid.
     #[arg(long, value_name = "TIME", default_value = LIFETIME, value_parser = span)]
     expires: Span,
-    /// Shows it as a QR code, too.
+    /// Also shows the invitation as a QR code.
     #[arg(long, conflicts_with = "json")]
     qr: bool,
+    /// Invites a device without Hawser that uses WireGuard's own app, and shows a QR code for the
+    /// app.
+    #[arg(long, conflicts_with_all = ["expires", "qr"])]
+    wireguard: bool,
+    /// Writes the configuration for WireGuard into a file that only its owner can read, or with -
+    /// to standard output.
+    #[arg(long, value_name = "FILE", requires = "wireguard", conflicts_with = "json")]
+    out: Option<PathBuf>,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
@@ -142,10 +158,10 @@ struct InviteArgs {
 
 #[derive(Debug, clap::Args)]
 struct DrainArgs {
-    /// How long to wait for connections to end and for clients to go.
+    /// Time to wait for connections to end and for clients to leave.
     #[arg(long, value_name = "TIME", default_value = "1min", value_parser = span)]
     within: Span,
-    /// Serves clients as before.
+    /// Ends the drain: the hub serves clients again.
     #[arg(long)]
     off: bool,
     /// Prints the result as JSON.
@@ -157,9 +173,9 @@ struct DrainArgs {
 
 #[derive(Debug, clap::Args)]
 struct HubUsageArgs {
-    /// Only clients of these names.
+    /// Shows only clients of these names.
     client: Vec<String>,
-    /// What this machine has carried, where several hubs share a database.
+    /// Shows the usage of this machine, where several hubs share a database.
     #[arg(long)]
     here: bool,
     /// Prints the result as JSON.
@@ -178,9 +194,9 @@ struct ForwardArgs {
     name: String,
     /// tcp or udp.
     protocol: String,
-    /// The port.
+    /// Port number.
     port: String,
-    /// Takes it away again.
+    /// Removes the forwarding.
     #[arg(long)]
     off: bool,
     /// Prints the result as JSON.
@@ -197,11 +213,11 @@ struct SubnetArgs {
     /// The subnet, such as 192.168.50.0/24 or fd00:50::/64.
     #[arg(value_name = "SUBNET", value_parser = subnet_of)]
     subnet: AnyNet,
-    /// A client that begins connections to it, or * for all. May be repeated; replaces those
-    /// before.
+    /// Client that may open connections to the subnet, or * for all. May be repeated; replaces the
+    /// previous list.
     #[arg(long = "for", value_name = "NAME")]
     guests: Vec<String>,
-    /// Takes it away again.
+    /// Removes the route.
     #[arg(long, conflicts_with = "guests")]
     off: bool,
     /// Prints the result as JSON.
@@ -249,7 +265,7 @@ fn url_of(text: &str) -> Result<StoreUrl, String> {
         .map_err(|()| "expected postgresql://USER:PASSWORD@HOST/DATABASE".to_owned())
 }
 
-/// The database of `--store`, and where its URL was read.
+/// Returns the database of `--store`, whose URL is read from its source.
 fn store_of(store: Option<&Secret>, ca: Option<PathBuf>) -> anyhow::Result<Option<StoreConfig>> {
     let Some(secret) = store else { return Ok(None) };
     let url = url_of(&secret.read("URL of the database")?).map_err(anyhow::Error::msg)?;
@@ -263,6 +279,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         HubCommand::Setup(args) => cli_setup::run(&args)?,
         HubCommand::Init(args) => init(args)?,
+        HubCommand::Invite(args) if args.wireguard => invite_wireguard(&args)?,
         HubCommand::Invite(args) => {
             let invitation = hub::invite(&args.directories.dir, &args.name, args.expires.0)?.to_string();
             print(
@@ -315,13 +332,13 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
             print(
                 args.json,
                 || json!({ "version": 1, "clients": count }),
-                &format!("{count} clients are in the database now: restart the hub"),
+                &format!("{count} clients are in the database now; restart the hub to use it"),
             )?;
         }
         HubCommand::Run(args) => {
             let config: HubConfig = load(&args.directories)?;
             if !hawser_linux::process::is_root() {
-                bail!("needs root to make an interface and routes: sudo hawser hub run");
+                bail!("needs root to create an interface and routes: run `sudo hawser hub run`");
             }
             let log = args.logs.start_with(config.log.as_ref())?;
             let run_dir = args.directories.run_dir(Role::Hub);
@@ -339,31 +356,70 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn invite_wireguard(args: &InviteArgs) -> anyhow::Result<()> {
+    if let Some(out) = args.out.as_ref().filter(|out| out.exists()) {
+        bail!("{} exists: remove it, or choose another file", out.display());
+    }
+    let invitation = hub::invite_wireguard(&args.directories.dir, &args.name);
+    let invitation = runtime()?.block_on(invitation)?;
+    let text = invitation.text.trim_end();
+    match &args.out {
+        Some(out) if out.as_os_str() == "-" => say!("{text}")?,
+        Some(out) => {
+            let name = &args.name;
+            atomic_file::write(out, invitation.text.as_bytes(), 0o600).with_context(|| {
+                format!(
+                    "{name} is enrolled, but its key is lost: run `hawser hub revoke {name}`, then invite it again"
+                )
+            })?;
+            say!(
+                "wrote {}: import it into WireGuard, then remove it",
+                out.display()
+            )?;
+        }
+        None if args.json => {
+            say!(
+                "{}",
+                json!({ "version": 1, "name": args.name, "configuration": text })
+            )?;
+        }
+        None => say!(
+            "{}\nscan it in WireGuard's app: Add tunnel, Scan from QR code",
+            qr::code(text)?
+        )?,
+    }
+    for warning in invitation.warnings {
+        complain(format_args!("warning: {warning}"));
+    }
+    Ok(())
+}
+
 fn drain(args: &DrainArgs) -> anyhow::Result<()> {
     let dir = &args.directories.dir;
     hub::drain(dir, !args.off)?;
     let begun = Instant::now();
-    let mut left = hub::connected(dir)?;
-    let first = left;
-    while !args.off && left > 0 && begun.elapsed() < args.within.0 {
+    let mut left = hub::remaining(dir)?;
+    let first = left.sessions;
+    while !args.off && left.sessions > 0 && begun.elapsed() < args.within.0 {
         std::thread::sleep(Duration::from_millis(200));
-        let now = hub::connected(dir)?;
-        if now != left && !args.json {
-            say!("{now} of {first} clients are left")?;
+        let now = hub::remaining(dir)?;
+        if now.sessions != left.sessions && !args.json {
+            say!("{} of {first} clients are left", now.sessions)?;
         }
         left = now;
     }
-    let text = match left {
+    let hub::Remaining { sessions, away } = left;
+    let text = match sessions {
         _ if args.off => "clients are served as before".to_owned(),
-        0 => "the hub is empty: it may be taken down".to_owned(),
-        left => format!(
-            "{left} clients stay: connections of theirs go on here until they end or the hub does, \
-             or they know no other hub, or reach none"
+        0 => "no clients are left: the hub can be stopped".to_owned(),
+        _ => format!(
+            "{sessions} clients stay ({away} of them are disconnected): they have connections that continue through \
+             this hub until they end, or they know or reach no other hub"
         ),
     };
     print(
         args.json,
-        || json!({ "version": 1, "draining": !args.off, "connected": left }),
+        || json!({ "version": 1, "draining": !args.off, "sessions": sessions, "away": away }),
         &text,
     )
 }
@@ -371,14 +427,14 @@ fn drain(args: &DrainArgs) -> anyhow::Result<()> {
 fn forward(args: &ForwardArgs) -> anyhow::Result<()> {
     let text = format!("{} {}", args.protocol, args.port);
     let Ok(port) = text.parse::<Service>() else {
-        bail!("{text:?} is no port: expected tcp or udp and 1 to 65535, such as tcp 8080");
+        bail!("{text:?} is not a port: expected tcp or udp and a number from 1 to 65535, such as tcp 8080");
     };
     hub::forward(&args.directories.dir, &args.name, port, !args.off)?;
-    let (name, to) = (&args.name, if args.off { "nobody" } else { &args.name });
+    let (name, to) = (&args.name, if args.off { "no client" } else { &args.name });
     print(
         args.json,
         || json!({ "version": 1, "client": name, "port": port.to_string(), "on": !args.off }),
-        &format!("{port} of this hub leads to {to}"),
+        &format!("{port} of this hub is forwarded to {to}"),
     )
 }
 
@@ -389,7 +445,7 @@ fn subnet(args: SubnetArgs) -> anyhow::Result<()> {
     };
     let (name, net) = (&args.name, subnet.net);
     runtime()?.block_on(hub::subnet(&args.directories.dir, name, &subnet, !args.off))?;
-    let to = if args.off { "nobody" } else { name };
+    let to = if args.off { "no client" } else { name };
     let next = if args.off {
         String::new()
     } else {
@@ -398,7 +454,7 @@ fn subnet(args: SubnetArgs) -> anyhow::Result<()> {
     print(
         args.json,
         || json!({ "version": 1, "client": name, "subnet": subnet.to_string(), "on": !args.off }),
-        &format!("{net} leads to {to}{next}"),
+        &format!("{net} is routed to {to}{next}"),
     )
 }
 
@@ -406,7 +462,7 @@ fn load(directories: &Directories) -> anyhow::Result<HubConfig> {
     let path = directories.dir.join("hub.toml");
     if !path.exists() {
         bail!(
-            "there is no hub in {}: `hawser hub init --endpoint HOST:PORT` makes one",
+            "there is no hub in {}: `hawser hub init --endpoint HOST:PORT` creates one",
             directories.dir.display()
         );
     }
@@ -426,8 +482,8 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
     let path = hub::init(&args.directories.dir, &init)?;
     let text = format!(
         "wrote {path}\n\
-         firewall: let UDP port {port} and TCP port 443 (for clients whose network blocks UDP) in from everywhere, and let this machine forward packets to and from hawserhub0\n\
-         next: hawser hub run, then hawser hub invite NAME",
+         firewall: admit UDP port {port}, and TCP port 443 for clients whose networks block UDP, and permit forwarding of packets from and to hawserhub0\n\
+         next: run `sudo hawser hub run`, then `sudo hawser hub invite NAME`",
         path = path.display(),
     );
     print(
@@ -450,10 +506,12 @@ fn table(list: &Value) -> String {
                 .flatten()
                 .filter_map(Value::as_str)
                 .collect();
-            let state = if client["connected"] == true {
-                "connected"
+            let state = if !client["wireguard"].is_null() {
+                wireguard_of(client)
+            } else if client["connected"] == true {
+                "connected".to_owned()
             } else {
-                client["state"].as_str().unwrap_or("?")
+                client["state"].as_str().unwrap_or("?").to_owned()
             };
             let words = |of: &Value| {
                 let words = of.as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -461,7 +519,7 @@ fn table(list: &Value) -> String {
             };
             vec![
                 client["name"].as_str().unwrap_or("?").to_owned(),
-                state.to_owned(),
+                state,
                 cap_of(&client["limits"]),
                 quota_of(&client["limits"]),
                 inner.join(" "),
@@ -484,15 +542,15 @@ fn table(list: &Value) -> String {
     }
 }
 
-/// The hubs that share the clients.
+/// Returns a table of the hubs that share the clients.
 fn table_of_hubs(hubs: &[Value]) -> String {
     let row = |hub: &Value| {
         let endpoints = hub["endpoints"].as_array().into_iter().flatten();
         let endpoints: Vec<_> = endpoints.filter_map(Value::as_str).collect();
         let state = match hub["seen_s"].as_u64() {
-            _ if hub["own"] == true => "this one".to_owned(),
-            Some(seen) if seen < SILENT_S => "there".to_owned(),
-            Some(seen) => format!("silent for {seen} s"),
+            _ if hub["own"] == true => "this hub".to_owned(),
+            Some(seen) if seen < SILENT_S => "running".to_owned(),
+            Some(seen) => format!("no announcement for {seen} s"),
             None => "?".to_owned(),
         };
         vec![endpoints.join(" "), state]
@@ -516,7 +574,7 @@ fn usage(args: &HubUsageArgs) -> anyhow::Result<()> {
         who.into_iter().chain(counts).chain([left]).collect::<Vec<_>>()
     };
     let text = if months.is_empty() {
-        "nothing has been counted yet: a hub that runs counts".to_owned()
+        "nothing has been counted yet: a hub counts while it is running".to_owned()
     } else {
         let rows: Vec<_> = months.iter().map(row).collect();
         columns(&["client", "month", "down", "up", "total", "quota"], &rows, "")
@@ -524,7 +582,7 @@ fn usage(args: &HubUsageArgs) -> anyhow::Result<()> {
     print(args.json, || usage_json(&months), &text)
 }
 
-/// The months, those that have limits with what is left.
+/// Returns the months as JSON, with the remainders of limits.
 fn usage_json(months: &[(MonthSum, Option<Standing>)]) -> Value {
     let month = |(sum, limits): &(MonthSum, Option<Standing>)| {
         let mut month = json!(sum);
@@ -536,5 +594,6 @@ fn usage_json(months: &[(MonthSum, Option<Standing>)]) -> Value {
     json!({ "version": 1, "months": months.iter().map(month).collect::<Vec<_>>() })
 }
 
-/// A hub says every second that it is there.
+/// Time without an announcement after which a hub counts as absent. Source: five announcements, one
+/// each second (`BETWEEN_MEETINGS` of `system/control/src/enrolment/fleet.rs`).
 const SILENT_S: u64 = 5;

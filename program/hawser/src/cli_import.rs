@@ -7,10 +7,10 @@ use anyhow::Context;
 use hawser_config::import::{ImportError, ImportMode, Imported, Source, import_mwan3, import_omr};
 use hawser_terminal::{complain, refuse, show};
 
-/// Converts the configuration of another program to client.toml, and touches nothing else.
+/// Converts the configuration of another program to client.toml, and changes nothing else.
 ///
-/// What has no counterpart stands on standard error, and in comments of the result. Read it before
-/// you use it; `hawser check client.toml` tests it.
+/// Settings without a counterpart are listed on standard error, and in comments of the result. Read
+/// the result before you use it; `hawser check client.toml` tests it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ImportArgs {
     #[command(subcommand)]
@@ -19,7 +19,8 @@ pub(crate) struct ImportArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum From {
-    /// mwan3: /etc/config/mwan3, and after it /etc/config/network, which names the devices.
+    /// Converts mwan3's configuration: /etc/config/mwan3, followed by /etc/config/network, which
+    /// names the devices.
     Mwan3 {
         #[command(flatten)]
         files: Files,
@@ -27,8 +28,8 @@ enum From {
         #[arg(long)]
         direct: bool,
     },
-    /// OpenMPTCProuter: /etc/config/network, and after it openmptcprouter, omr-tracker and sqm; or
-    /// what `uci export` prints.
+    /// Converts OpenMPTCProuter's configuration: /etc/config/network, followed by openmptcprouter,
+    /// omr-tracker and sqm; or the output of `uci export`.
     Omr {
         #[command(flatten)]
         files: Files,
@@ -37,10 +38,10 @@ enum From {
 
 #[derive(Debug, clap::Args)]
 struct Files {
-    /// Files in the syntax of UCI.
+    /// Files in UCI syntax.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Writes the result to this file, which must not be there yet, in place of standard output.
+    /// Writes the result to this file instead of standard output; the file must not exist.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -85,7 +86,7 @@ fn write(imported: &Imported, output: Option<&Path>) -> anyhow::Result<()> {
     match output {
         Some(file) => {
             let mut created = std::fs::File::create_new(file)
-                .with_context(|| format!("cannot write {} (it must not be there yet)", file.display()))?;
+                .with_context(|| format!("cannot write {} (the file must not exist)", file.display()))?;
             std::io::Write::write_all(&mut created, imported.text.as_bytes())
                 .with_context(|| format!("cannot write {}", file.display()))
         }

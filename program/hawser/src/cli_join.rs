@@ -1,4 +1,4 @@
-//! `hawser join`, `hawser leave`: further hubs of a client.
+//! `hawser join`, `hawser leave`: other hubs of a client.
 
 use std::process::ExitCode;
 
@@ -12,15 +12,15 @@ use crate::guests::print;
 use crate::runtime::runtime;
 use crate::secrets::{Secret, invitation};
 
-/// Joins a further hub, which takes over when the one in use falls silent.
+/// Joins another hub, which is used if the hub in use does not answer.
 ///
-/// The first hub is joined by `hawser up`. A client keeps to the hub in use for as long
-/// as that answers; applications' connections end when another takes over, because they surface
-/// elsewhere, and new ones go on within a second or two. `hawser status` shows the hubs.
+/// The first hub is joined by `hawser up`. A client uses the same hub while that answers. When
+/// another hub takes over, existing connections end, because their public address changes. New
+/// connections succeed within a second or two. `hawser status` shows the hubs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct JoinArgs {
     /// The line that `hawser hub invite NAME` printed on that hub; - reads it from standard input,
-    /// @FILE from a file. Where it is not given, a terminal is asked for it.
+    /// @FILE from a file. If it is not given, the command asks for it on the terminal.
     invitation: Option<Secret>,
     /// Prints the result as JSON.
     #[arg(long)]
@@ -29,7 +29,7 @@ pub(crate) struct JoinArgs {
     directories: Directories,
 }
 
-/// Forgets one of several hubs; if it is in use, the first of the others takes over.
+/// Removes one of several hubs; if it is in use, the client changes to the first of the others.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LeaveArgs {
     /// A host or endpoint of the hub, as `hawser status` shows it.
@@ -44,34 +44,34 @@ pub(crate) struct LeaveArgs {
 pub(crate) fn join(args: &JoinArgs) -> anyhow::Result<ExitCode> {
     let invitation: Invitation = invitation(args.invitation.as_ref())?;
     runtime()?.block_on(hubs::join(&args.directories.dir, &invitation))?;
-    let is_told = tell(&args.directories)?;
+    let is_told = notify_running(&args.directories)?;
     let place = invitation.hub.endpoints.first().map(ToString::to_string);
     let place = place.unwrap_or_default();
     let when = if is_told { "now" } else { "at the next `hawser up`" };
     print(
         args.json,
         || json!({ "version": 1, "joined": place, "running": is_told }),
-        &format!("{place} is a further hub; the invitation is used {when}"),
+        &format!("{place} is joined in addition to the present hubs; the invitation is used {when}"),
     )?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn leave(args: &LeaveArgs) -> anyhow::Result<ExitCode> {
     hubs::leave(&args.directories.dir, &args.hub)?;
-    tell(&args.directories)?;
+    notify_running(&args.directories)?;
     print(
         args.json,
         || json!({ "version": 1, "left": args.hub }),
         &format!(
-            "{} is forgotten (on it, `hawser hub revoke` ends the enrolment)",
+            "{} is removed (on that hub, `hawser hub revoke` ends the enrolment)",
             args.hub
         ),
     )?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells a client that runs; false: none does.
-fn tell(directories: &Directories) -> anyhow::Result<bool> {
+/// Notifies a running client; returns false if none is running.
+fn notify_running(directories: &Directories) -> anyhow::Result<bool> {
     let socket = directories.client_socket();
     let is_running = is_alive(&socket);
     if is_running {

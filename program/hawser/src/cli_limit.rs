@@ -10,32 +10,32 @@ use crate::amounts::{cap_of, quota_of, speed};
 use crate::directories::Directories;
 use crate::guests::print;
 
-/// Says what a client may use: a cap, and a quota by month.
+/// Sets the limits of a client: a cap, and a monthly quota.
 ///
-/// A cap holds in each direction. A quota is for both directions of a calendar month together,
-/// counted as `hawser hub usage` counts; when it is used up, the client is slowed to 256 kbit/s or
-/// stopped, as [limits] in hub.toml says, until the month ends or more is allowed. The client's
-/// `hawser status` says why.
+/// A cap applies to each direction. A quota is for both directions of a calendar month together,
+/// counted like `hawser hub usage`; when it is used up, the client is slowed (to 256 kbit/s by
+/// default) or stopped, as set by [limits] in hub.toml, until the month ends or the quota is
+/// raised. The client's `hawser status` shows the reason.
 ///
-/// A hub that runs follows within a second, at whichever hub of a fleet the client is. What is not
-/// named stays as it is; [limits] in hub.toml has what holds for clients that nothing was said of.
+/// A running hub applies the change within a second, at any hub of a fleet. Values that are not
+/// given stay unchanged; [limits] in hub.toml contains the defaults for all clients.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LimitArgs {
     /// The client's name.
     name: String,
-    /// At most this in each direction, such as 20mbit.
+    /// Maximum rate in each direction, such as 20mbit.
     #[arg(long, value_name = "RATE", value_parser = speed)]
     cap: Option<Speed>,
-    /// No cap, whatever hub.toml says for all.
+    /// Removes the cap, also the default of hub.toml.
     #[arg(long, conflicts_with = "cap")]
     no_cap: bool,
-    /// At most this in a month, both directions together, such as 100GB.
+    /// Maximum bytes in a month, both directions together, such as 100GB.
     #[arg(long, value_name = "AMOUNT", value_parser = size)]
     quota: Option<Size>,
-    /// No quota, whatever hub.toml says for all.
+    /// Removes the quota, also the default of hub.toml.
     #[arg(long, conflicts_with = "quota")]
     no_quota: bool,
-    /// What hub.toml says for all, from now on.
+    /// Returns to the defaults of hub.toml.
     #[arg(long, conflicts_with_all = ["cap", "no_cap", "quota", "no_quota"])]
     default: bool,
     /// Prints the result as JSON.
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &LimitArgs) -> anyhow::Result<()> {
         change(args.quota, args.no_quota, args.default),
     );
     if change == LimitChange::default() {
-        bail!("say what: --cap 20mbit, --quota 100GB, --no-cap, --no-quota or --default");
+        bail!("no limit is given: add --cap 20mbit, --quota 100GB, --no-cap, --no-quota or --default");
     }
     let standing = json!(hub::limit(&args.directories.dir, &args.name, change)?);
     let (name, cap, quota) = (&args.name, cap_of(&standing), quota_of(&standing));

@@ -10,10 +10,11 @@ use serde_json::json;
 use crate::directories::Directories;
 use crate::runtime::runtime;
 
-/// Closes the kill switch now, if client.toml has kill_switch = true, without starting the client.
+/// Enables the kill switch now, without starting the client, if client.toml has kill_switch = true.
 ///
-/// For boot, before any network is up: `systemctl enable hawser-lockdown`. Nothing leaves outside
-/// the tunnel from then on; `hawser up` takes the kill switch over, `hawser down` lifts it.
+/// For the boot, before any network is up: `systemctl enable hawser-lockdown`. From then on no
+/// packet leaves outside the tunnel. `hawser up` takes the kill switch over, `hawser down` disables
+/// it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LockdownArgs {
     /// Prints the result as JSON.
@@ -31,9 +32,11 @@ pub(crate) fn run(args: &LockdownArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         say!("{}", json!({ "version": 1, "closed": is_closed }))?;
     } else if is_closed {
-        say!("closed: nothing leaves outside the tunnel; `hawser up` brings it up, `hawser down` opens")?;
+        say!(
+            "closed: no packet leaves outside the tunnel; `hawser up` starts the tunnel, `hawser down` disables the kill switch"
+        )?;
     } else {
-        say!("open: client.toml does not say kill_switch = true")?;
+        say!("open: client.toml does not have kill_switch = true")?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `hawser login`: the login page of a network, in a browser that sees that network only.
+//! `hawser login`: opens the login page of a network in a browser that uses only that network.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -19,19 +19,19 @@ use crate::cli_run::{Left, run_in_group};
 use crate::directories::Directories;
 use crate::runtime::runtime;
 
-/// Opens the login page of a network (a hotel's, a train's) in a browser that sees that network
-/// alone.
+/// Opens the login page of a network (a hotel's, a train's) in a browser that uses only that
+/// network.
 ///
-/// The browser's connections and names take that network, past the tunnel and a closed kill switch;
-/// nothing else of the machine does. It runs with the rights of the user who called sudo, with a
-/// profile that is deleted afterwards; its child processes end with it. `hawser status` says which
-/// networks have such a page.
+/// The browser's connections and DNS queries use that network, outside the tunnel and the kill
+/// switch. Other programs are not affected. The browser runs with the privileges of the user who
+/// called sudo, with a profile that is deleted afterwards. Its child processes end with it. `hawser
+/// status` shows which networks have such a page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LoginArgs {
-    /// The network (interface); needed only where several have a login page.
+    /// The network (interface); needed only if several have a login page.
     #[arg(value_name = "NETWORK")]
     network: Option<String>,
-    /// Another program than a browser that is found here; the page's address is added to its
+    /// Program to use instead of an installed browser; the page's address is added to its
     /// arguments.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -42,29 +42,29 @@ pub(crate) struct LoginArgs {
 /// Opens the page and waits until the browser ends.
 ///
 /// # Errors
-/// Hawser does not run, no browser is here, or the kernel refuses.
+/// Hawser is not running, no browser is installed, or the kernel refuses.
 pub(crate) fn run(args: &LoginArgs) -> anyhow::Result<ExitCode> {
     let status = ask(&args.directories.client_socket(), &Request::Status)?;
-    let network = match chosen(&status, args.network.as_deref()) {
+    let network = match select_network(&status, args.network.as_deref()) {
         Ok(network) => network,
         Err(problem) => return Ok(unknown(problem)),
     };
     let name = network["name"].as_str().unwrap_or_default();
     let page = network["portal"].as_str().unwrap_or(ANY_PAGE);
     let caller = Caller::of_sudo();
-    let scratch = Scratch::new(caller.as_ref()).context("cannot make a profile")?;
+    let scratch = Scratch::new(caller.as_ref()).context("cannot create a browser profile")?;
     let wanted = match args.command.as_slice() {
         [] => browser(&scratch.profile()).context(
-            "no browser is here (firefox, chromium, w3m, lynx ..): hawser login NETWORK -- COMMAND",
+            "no browser is installed (firefox, chromium, w3m, lynx ...): install one, or name a program with `hawser login NETWORK -- COMMAND`",
         )?,
         command => command.to_vec(),
     };
     if args.command.is_empty() && caller.is_none() {
-        bail!("a browser does not run as root: call it with sudo from your own account");
+        bail!("a browser must not run as root: run `sudo hawser login` from your own account");
     }
     let mut command = command_of(caller.as_ref(), &wanted, page);
     let (mark, device) = if status["role"] == "direct" {
-        // Its own resolver answers by the network that a program has chosen.
+        // Hawser's own resolver answers over the network that a program has chosen.
         let number = number(network, "number").context("the network has no number")?;
         (mark(0, number), None)
     } else {
@@ -75,9 +75,9 @@ pub(crate) fn run(args: &LoginArgs) -> anyhow::Result<ExitCode> {
             .map(|address| format!("nameserver {address}\n"))
             .collect();
         let file = scratch.0.join("resolv.conf");
-        std::fs::write(&file, lines).context("cannot write the network's resolvers down")?;
+        std::fs::write(&file, lines).context("cannot write the file of the network's resolvers")?;
         std::fs::set_permissions(&file, Permissions::from_mode(0o644))?;
-        resolve_by(&mut command, &file).context("cannot give the browser the network's resolvers")?;
+        resolve_by(&mut command, &file).context("cannot set the network's resolvers for the browser")?;
         (OUTER_MARK, Some(index))
     };
     eprintln!("{name}: {page}");
@@ -88,23 +88,25 @@ fn number<T: TryFrom<u64>>(network: &Value, key: &str) -> Option<T> {
     network[key].as_u64()?.try_into().ok()
 }
 
-/// The network's resolvers: those that the client knows, else those that the machine's services
-/// name. The client asks services only about networks that do not work.
+/// Returns the network's resolvers: those known to the client, else those reported by the machine's
+/// services. The client queries services only about networks that do not work.
 fn resolvers(network: &Value, name: &str, index: u32) -> anyhow::Result<Vec<String>> {
     let known = network["resolvers"].as_array().into_iter().flatten();
     let known: Vec<_> = known.filter_map(Value::as_str).map(str::to_owned).collect();
     if !known.is_empty() {
         return Ok(known);
     }
-    let servers = runtime()?.block_on(NameServers::look()).of(name, index);
+    let servers = runtime()?.block_on(NameServers::read()).of(name, index);
     if servers.addresses.is_empty() {
-        bail!("nobody names resolvers for {name}: write dns = [\"ADDRESS\"] under its name in client.toml");
+        bail!(
+            "no resolver is known for {name}: write dns = [\"ADDRESS\"] under [networks.{name}] in client.toml"
+        );
     }
     Ok(servers.addresses.iter().map(ToString::to_string).collect())
 }
 
-/// The network that was meant, or what there is instead.
-fn chosen<'a>(status: &'a Value, wanted: Option<&str>) -> Result<&'a Value, String> {
+/// Returns the selected network, or an error that lists the available ones.
+fn select_network<'a>(status: &'a Value, wanted: Option<&str>) -> Result<&'a Value, String> {
     let networks = status["networks"]
         .as_array()
         .map(Vec::as_slice)
@@ -128,7 +130,7 @@ fn chosen<'a>(status: &'a Value, wanted: Option<&str>) -> Result<&'a Value, Stri
         let found = of_machine.iter().find(|network| network["name"] == wanted);
         let there = || {
             format!(
-                "{wanted}: there is no such network now; there are: {}",
+                "{wanted}: there is no such network now; available: {}",
                 names(&of_machine)
             )
         };
@@ -140,12 +142,15 @@ fn chosen<'a>(status: &'a Value, wanted: Option<&str>) -> Result<&'a Value, Stri
         .collect();
     match captive.as_slice() {
         [one] => Ok(one),
-        [] => Err("no network has a login page now (hawser login NETWORK opens one all the same)".to_owned()),
-        several => Err(format!("say which: {} have login pages", names(several))),
+        [] => Err("no network has a login page now (`hawser login NETWORK` opens a page anyway)".to_owned()),
+        several => Err(format!(
+            "several networks have login pages: name one of {}",
+            names(several)
+        )),
     }
 }
 
-/// The program with its arguments, with the rights of the caller.
+/// Returns the command of the program, with the privileges of the caller.
 fn command_of(caller: Option<&Caller>, wanted: &[String], page: &str) -> Command {
     let mut words = Vec::new();
     if let Some(caller) = caller {
@@ -158,7 +163,7 @@ fn command_of(caller: Option<&Caller>, wanted: &[String], page: &str) -> Command
     command
 }
 
-/// Who called sudo.
+/// Caller of sudo.
 #[derive(Debug)]
 struct Caller {
     uid: u32,
@@ -172,14 +177,14 @@ impl Caller {
         (uid != 0).then_some(Self { uid, gid })
     }
 
-    /// What a program needs to find the caller's screen.
+    /// Returns the variables that a program needs to find the caller's screen.
     fn surroundings(&self) -> Vec<String> {
         let runtime = format!("/run/user/{}", self.uid);
         let mut found: Vec<_> = ["DISPLAY", "XAUTHORITY", "WAYLAND_DISPLAY", "TERM", "LANG"]
             .into_iter()
             .filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)))
             .collect();
-        // Sudo does not hand this one on.
+        // Sudo does not pass this variable on.
         let is_said = found.iter().any(|said| said.starts_with("WAYLAND_DISPLAY="));
         if !is_said && Path::new(&runtime).join("wayland-0").exists() {
             found.push("WAYLAND_DISPLAY=wayland-0".to_owned());
@@ -189,7 +194,7 @@ impl Caller {
     }
 }
 
-/// The first browser that is here, with a profile of its own.
+/// Returns the command of the first installed browser, with a separate profile.
 fn browser(profile: &Path) -> Option<Vec<String>> {
     let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"]
         .iter()
@@ -213,7 +218,8 @@ fn browser(profile: &Path) -> Option<Vec<String>> {
         .map(|(name, arguments)| [vec![name.to_owned()], arguments].concat())
 }
 
-/// A directory that is gone when this is. In it only the profile is the caller's.
+/// A directory that is removed when this value is dropped. Only the profile in it is owned by the
+/// caller.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -240,6 +246,6 @@ impl Drop for Scratch {
     }
 }
 
-/// Any page that a portal can stand in front of: without TLS, and asked for as the page by which
-/// portals are found.
+/// A page that a portal can intercept, because it has no TLS; it is the page by which portals are
+/// detected.
 const ANY_PAGE: &str = "http://network-test.debian.org/nm";

@@ -10,14 +10,16 @@ use serde_json::Value;
 use crate::cli_status::{list, text};
 use crate::directories::Directories;
 
-/// Moves a live connection to another network, and neither program notices (with `up --direct`).
+/// Moves a live connection to another network, transparently for both programs (with `up
+/// --direct`).
 ///
-/// The far host must run Hawser too and be known here (`hawser peer --help`). Its connection goes
-/// on from the new network's address: both hosts rewrite what they send and receive, so the
-/// programs' sockets keep the addresses with which it began. The network that it leaves may be up
-/// or gone; connections to known hosts are moved by themselves when their network dies. --through
-/// sends it by a waypoint, a hub that this machine has joined as a peer; a further move without
-/// brings it back to the straight way. `hawser explain` says afterwards where it is and why.
+/// The other host must run Hawser too and be a peer of this one (`hawser peer --help`). The
+/// connection continues from the address of the new network. Both hosts rewrite its packets, so the
+/// sockets of the programs keep their original addresses. The old network may be up or down.
+/// Connections to peers are moved automatically when their network fails. With --through, the
+/// packets pass a waypoint, a hub that this machine has joined as a peer; a later move without
+/// --through returns the connection to the direct route. `hawser explain` then shows its network
+/// and the reason.
 ///
 /// For example: hawser move 203.0.113.2:443 --to wlan0
 #[derive(Debug, clap::Args)]
@@ -25,10 +27,10 @@ pub(crate) struct MoveArgs {
     /// Part of the descriptions of the connections, as `hawser explain` shows them, such as
     /// 203.0.113.2:443.
     flow: String,
-    /// The network (interface) to which they go.
+    /// Network (interface) to which the connections are moved.
     #[arg(long, value_name = "NETWORK")]
     to: String,
-    /// The waypoint, by its name among the peers.
+    /// Waypoint, by its name in `hawser peer list`.
     #[arg(long, value_name = "PEER")]
     through: Option<String>,
     /// Prints the result as JSON.
@@ -38,16 +40,16 @@ pub(crate) struct MoveArgs {
     directories: Directories,
 }
 
-/// Runs the command; 2 for a network that does not exist, 1 when something is not moved.
+/// Runs the command; returns 2 for a network that does not exist, 1 if a connection is not moved.
 ///
 /// # Errors
-/// Hawser does not run here without a hub, or knows no such flow or peer.
+/// Hawser is not running here without a hub, or knows no such flow or peer.
 pub(crate) fn run(args: &MoveArgs) -> anyhow::Result<ExitCode> {
     let socket = args.directories.client_socket();
     let status = ask(&socket, &Request::Status)?;
     if status["role"] != "direct" {
         bail!(
-            "hawser runs with a hub here, which carries every flow over all networks: there is nothing to move"
+            "a client of a hub is running here, which sends every flow over all networks: `hawser move` works with `hawser up --direct` only"
         );
     }
     let used: Vec<_> = list(&status["networks"])
@@ -62,7 +64,7 @@ pub(crate) fn run(args: &MoveArgs) -> anyhow::Result<ExitCode> {
             used.join(", ")
         };
         return Ok(unknown(format_args!(
-            "--to {}: there is no such network now; there are: {names}",
+            "--to {}: there is no such network now; available: {names}",
             args.to
         )));
     }
@@ -80,7 +82,7 @@ pub(crate) fn run(args: &MoveArgs) -> anyhow::Result<ExitCode> {
         let is_moved = flow["moved"] == true;
         all_moved &= is_moved;
         if !args.json {
-            say!("{}", told(flow, is_moved))?;
+            say!("{}", result_text(flow, is_moved))?;
         }
     }
     Ok(if all_moved {
@@ -90,7 +92,7 @@ pub(crate) fn run(args: &MoveArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn told(flow: &Value, is_moved: bool) -> String {
+fn result_text(flow: &Value, is_moved: bool) -> String {
     let (name, network) = (text(&flow["flow"]), text(&flow["network"]));
     if is_moved {
         let took = flow["took_ms"].as_f64().unwrap_or(0.0);

@@ -1,4 +1,5 @@
-//! Manual pages and completions, for packages: the program that people run has no code for it.
+//! Generates manual pages and completions for packages; the released program does not contain this
+//! code.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use crate::Cli;
 /// Writes manual pages and completions of shells.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PagesArgs {
-    /// Where to; it is made when it is not there.
+    /// Output directory; it is created if it does not exist.
     directory: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! `hawser pause` and `resume`: a network that the tunnel leaves out for a while.
+//! `hawser pause` and `resume`: temporary exclusion of a network from the tunnel.
 
 use std::process::ExitCode;
 
@@ -8,11 +8,11 @@ use hawser_terminal::say;
 use crate::cli_status::list;
 use crate::directories::Directories;
 
-/// Leaves a network out of the tunnel until `hawser resume`, or until the daemon ends; what it
-/// carried goes over the others, and connections live on.
+/// Excludes a network from the tunnel until `hawser resume`, or until the daemon ends; connections
+/// continue over the other networks.
 ///
-/// For good, write its name into `exclude` in client.toml. What rules send past the hub
-/// (via = "direct") is not concerned.
+/// For a permanent exclusion, add the network to `exclude` in client.toml. Flows that rules send
+/// outside the tunnel (via = "direct") are not affected.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PauseArgs {
     /// The network (interface), as `hawser status` names it.
@@ -25,7 +25,7 @@ pub(crate) struct PauseArgs {
     directories: Directories,
 }
 
-/// Takes a network in again that was paused.
+/// Resumes the use of a paused network.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
@@ -56,8 +56,11 @@ fn set(args: &PauseArgs, is_on: bool) -> anyhow::Result<ExitCode> {
         .filter_map(|name| name.as_str())
         .collect();
     match (is_on, left.is_empty()) {
-        (true, true) => say!("{}: paused; no network is left to carry anything", args.network)?,
-        (true, false) => say!("{}: {what}; {} carries everything", args.network, left.join(", "))?,
+        (true, true) => say!(
+            "{}: paused; no other network is usable, so no packets pass",
+            args.network
+        )?,
+        (true, false) => say!("{}: {what}; all traffic uses {}", args.network, left.join(", "))?,
         (false, _) => say!("{}: {what}", args.network)?,
     }
     Ok(ExitCode::SUCCESS)

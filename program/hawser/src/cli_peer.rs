@@ -14,13 +14,14 @@ use crate::directories::Directories;
 use crate::guests::{ListArgs, NameArgs, address, print, span};
 use crate::secrets::{self, Secret};
 
-/// Makes hosts known to each other whose flows are to be moved (with `up --direct`).
+/// Manages the hosts with which live connections can be moved (with `up --direct`).
 ///
-/// Where a connection ends (a server): set peer_port = 4443 in [direct] of client.toml, let that
-/// port in for UDP and TCP, and `hawser peer invite NAME --endpoint HOST:PORT`. Where it is to be
-/// moved (a laptop): `hawser peer join`. Then `hawser move FLOW --to NETWORK` works
-/// there, and connections to that host survive their network. An invitation of a hub
-/// (`hawser hub invite`) makes the hub a waypoint: `hawser move FLOW --to NETWORK --through NAME`.
+/// On the host where the connections end (a server): set peer_port = 4443 under [direct] in
+/// client.toml, open that port for UDP and TCP in the firewall, and run `hawser peer invite NAME
+/// --endpoint HOST:PORT`. On the host that moves them (a laptop): run `hawser peer join`. Then
+/// `hawser move FLOW --to NETWORK` works there, and connections to the server survive the failure
+/// of their network. An invitation of a hub (`hawser hub invite`) makes the hub a waypoint: `hawser
+/// move FLOW --to NETWORK --through NAME`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PeerArgs {
     #[command(subcommand)]
@@ -29,16 +30,16 @@ pub(crate) struct PeerArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum PeerCommand {
-    /// Prints an invitation: one line for one host, which may then move flows that end here. It
-    /// works once.
+    /// Prints an invitation: one line with which one other host may move flows that end here. It
+    /// can be used once.
     Invite(InviteArgs),
-    /// Remembers the host that an invitation comes from.
+    /// Adds the host that issued an invitation as a peer.
     Join(JoinArgs),
-    /// Lists the hosts that this one knows, and those that it has invited.
+    /// Lists the peers that this host has joined, and the hosts that it has invited.
     List(ListArgs),
-    /// Takes a host's leave to move flows back.
+    /// Revokes the permission of an invited host to move flows.
     Revoke(NameArgs),
-    /// Forgets a host that this one knows.
+    /// Removes a peer that this host has joined.
     Leave(NameArgs),
 }
 
@@ -46,11 +47,11 @@ enum PeerCommand {
 struct InviteArgs {
     /// The other host's name: 1 to 32 of a-z, 0-9, - and _.
     name: String,
-    /// Where it reaches this host: public name or address, and `peer_port`. May be repeated, the
-    /// likeliest first.
+    /// Address of this host for the peer: public name or address, and `peer_port`. May be repeated;
+    /// the address most likely to work first.
     #[arg(long, value_name = "HOST:PORT", required = true, value_parser = address)]
     endpoint: Vec<HubAddress>,
-    /// How long the invitation may be used.
+    /// Time for which the invitation is valid.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = span)]
     expires: Span,
     /// Prints the result as JSON.
@@ -63,9 +64,9 @@ struct InviteArgs {
 #[derive(Debug, clap::Args)]
 struct JoinArgs {
     /// The line that `hawser peer invite` or `hawser hub invite` printed; - reads it from standard
-    /// input, @FILE from a file. Where it is not given, a terminal is asked for it.
+    /// input, @FILE from a file. If it is not given, the command asks for it on the terminal.
     invitation: Option<Secret>,
-    /// What to call the host here; made from its address unless given.
+    /// Name of the peer on this host [default: derived from its address].
     #[arg(long)]
     name: Option<String>,
     /// Prints the result as JSON.
@@ -89,7 +90,7 @@ pub(crate) fn run(args: PeerArgs) -> anyhow::Result<ExitCode> {
             print(
                 args.json,
                 || json!({ "version": 1, "revoked": name }),
-                &format!("{name} moves nothing here any more"),
+                &format!("{name} may no longer move flows here"),
             )?;
         }
         PeerCommand::Leave(args) => {
@@ -98,7 +99,7 @@ pub(crate) fn run(args: PeerArgs) -> anyhow::Result<ExitCode> {
             print(
                 args.json,
                 || json!({ "version": 1, "left": name }),
-                &format!("{name} is forgotten"),
+                &format!("{name} is removed"),
             )?;
         }
     }
@@ -109,13 +110,13 @@ fn invite(args: InviteArgs) -> anyhow::Result<()> {
     let config: ClientConfig = config::load_or_default(&args.directories.dir.join("client.toml"))?;
     match config.direct.peer_port {
         None => bail!(
-            "nobody could come in: set peer_port = {} in [direct] of {}, and `hawser reload` or `sudo hawser up --direct`",
+            "peers could not connect: set peer_port = {} under [direct] in {}, then run `hawser reload` or `sudo hawser up --direct`",
             args.endpoint[0].port,
             args.directories.dir.join("client.toml").display()
         ),
         Some(port) if args.endpoint.iter().any(|endpoint| endpoint.port != port.get()) => {
             eprint_note(&format!(
-                "peer_port is {port} and the invitation says another: both must lead here"
+                "peer_port is {port}, and the endpoint of the invitation has another port: peers must reach this host at both"
             ));
         }
         Some(_) => {}
@@ -141,7 +142,7 @@ fn join(args: JoinArgs) -> anyhow::Result<()> {
         args.json,
         || json!({ "version": 1, "name": peer.name }),
         &format!(
-            "{} is known: connections to it can be moved while `hawser up --direct` runs",
+            "{} is a peer now: connections to it can be moved while `hawser up --direct` is running",
             peer.name
         ),
     )?;
@@ -156,17 +157,17 @@ fn table(all: &Value) -> String {
             .collect();
         vec![
             text(&peer["name"]).to_owned(),
-            "known".to_owned(),
+            "joined".to_owned(),
             endpoints.join(" "),
         ]
     });
     let guests = list(&all["guests"]).iter().map(|guest| {
-        let state = format!("may come in ({})", text(&guest["state"]));
+        let state = format!("invited ({})", text(&guest["state"]));
         vec![text(&guest["name"]).to_owned(), state]
     });
     let rows: Vec<_> = known.chain(guests).collect();
     if rows.is_empty() {
-        return "no peers yet: `hawser peer --help` says how two hosts get to know each other".to_owned();
+        return "no peers yet: `hawser peer --help` explains how to add one".to_owned();
     }
-    columns(&["peer", "what", "where"], &rows, "")
+    columns(&["peer", "state", "endpoints"], &rows, "")
 }

@@ -10,7 +10,7 @@ use crate::directories::Directories;
 use crate::guests::print;
 use crate::runtime::runtime;
 
-/// Answers what clients reach by the rules of this hub.
+/// Evaluates the access rules of this hub for clients.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PolicyArgs {
     #[command(subcommand)]
@@ -19,10 +19,10 @@ pub(crate) struct PolicyArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum PolicyCommand {
-    /// Answers whether a client may begin a connection, and names the rule that decides.
+    /// Shows whether a client may open a connection, and the rule that decides.
     ///
-    /// The answer is that of hub.toml and of the clients as they are now; nothing is sent. Fails
-    /// where the connection is refused.
+    /// The result follows from hub.toml and the enrolled clients at this time. No packet is sent.
+    /// Fails if the connection is refused.
     Test(TestArgs),
 }
 
@@ -33,7 +33,7 @@ struct TestArgs {
     /// Address and port, such as 10.0.0.1:22 or [fd00:7::1]:443.
     #[arg(value_name = "ADDRESS:PORT", value_parser = destination)]
     to: SocketAddr,
-    /// Asks about UDP, in place of TCP.
+    /// Tests UDP instead of TCP.
     #[arg(long)]
     udp: bool,
     /// Prints the result as JSON.

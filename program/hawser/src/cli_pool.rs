@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use hawser_config::identity::Code;
 use hawser_host::control_socket::{Request, ask, is_alive};
 use hawser_host::run_dir::{self, Role};
@@ -16,15 +17,15 @@ use crate::cli_status::{list, number, text};
 use crate::directories::Directories;
 use crate::guests::{NameArgs, print};
 
-/// Shows neighbours: who is there, what they offer, what has been carried for whom.
+/// Shows the neighbours, the networks that they share, and the transferred bytes.
 ///
-/// To take a neighbour's networks: `hawser pool trust NAME CODE` with the code that `hawser share`
-/// prints there, `neighbours = true` under [pool] in client.toml, and `hawser up` (or
-/// `hawser reload`). The neighbour allows this machine once, by the code that `hawser pool` shows
-/// here.
+/// To use the networks of a neighbour: run `hawser pool trust NAME CODE` with the code that `hawser
+/// share` prints there, write `neighbours = true` under [pool] in client.toml, and run `hawser up`
+/// (or `hawser reload`). The neighbour allows this machine once, by the code that `hawser pool`
+/// shows here.
 ///
-/// A member without Hawser, which forwards into GRE, is named by [[pool.gre]] in client.toml:
-/// docs/manual/neighbours.md says what to type there, and at the hub.
+/// A neighbour's router without Hawser can forward packets in GRE. It is configured by [[pool.gre]]
+/// in client.toml: docs/manual/neighbours.md has the settings of router, client and hub.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PoolArgs {
@@ -43,19 +44,18 @@ pub(crate) struct PoolArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum PoolCommand {
-    /// Trusts a device that gives: its name here, and the code that `hawser share` shows there.
+    /// Trusts a machine that shares its networks: a name for it on this machine, and the code that
+    /// `hawser share` shows on that machine.
     Trust(TrustArgs),
-    /// Takes nothing more of a device, at once.
+    /// Removes a trusted machine; its networks are no longer used.
     Forget(NameArgs),
-    /// Shows what hubs have signed of what was carried.
     Receipts(ReceiptsArgs),
-    /// Says whether hubs have signed the receipts of a file.
     Verify(VerifyArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct TrustArgs {
-    /// What to call it here: 1 to 32 of a-z, 0-9, - and _.
+    /// Name for the machine, used on this machine only: 1 to 32 of a-z, 0-9, - and _.
     name: String,
     /// The code that `hawser share` shows on it.
     #[arg(value_parser = code)]
@@ -71,15 +71,23 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         None => show(args)?,
         Some(PoolCommand::Trust(args)) => {
+            let own = own_code(&args.directories)?;
+            if args.code.to_string() == own {
+                bail!(
+                    "{own} is the code of this machine itself: give the one that `hawser share` shows on {}",
+                    args.name
+                );
+            }
             Trust::update(&args.directories.dir, |trust| {
                 trust.trust_member(&args.name, args.code)
             })?;
-            let own = own_code(&args.directories)?;
             let name = &args.name;
             print(
                 args.json,
                 || json!({ "version": 1, "trusted": name, "code": own }),
-                &format!("{name} is trusted; it lets this machine take with `hawser share allow NAME {own}`"),
+                &format!(
+                    "{name} is trusted; on {name}, allow this machine with `hawser share allow NAME {own}`"
+                ),
             )?;
         }
         Some(PoolCommand::Receipts(args)) => cli_receipts::show_all(args)?,
@@ -92,7 +100,7 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<ExitCode> {
             print(
                 args.json,
                 || json!({ "version": 1, "forgotten": name }),
-                &format!("nothing more is taken of {name}"),
+                &format!("{name} is removed; its networks are no longer used"),
             )?;
         }
     }
@@ -120,7 +128,7 @@ fn show(args: &PoolArgs) -> anyhow::Result<()> {
         }
     };
     let client = status(Role::Client)?;
-    // With --run-dir, that of a client is meant.
+    // With --run-dir, a client's run directory is meant.
     let share = if args.directories.run_dir.is_none() {
         status(Role::Share)?
     } else {
@@ -131,6 +139,7 @@ fn show(args: &PoolArgs) -> anyhow::Result<()> {
         "version": 1,
         "code": code,
         "pool": client["pool"],
+        "declared": declared(&client),
         "share": share,
         "accounts": accounts,
         "trusted": trust.members.iter().map(|known| json!({ "name": known.name, "code": known.code.to_string() })).collect::<Vec<_>>(),
@@ -144,25 +153,42 @@ fn show(args: &PoolArgs) -> anyhow::Result<()> {
 }
 
 fn render(all: &Value) -> String {
-    let mut out = format!("this machine's code is {}\n", text(&all["code"]));
+    let mut out = format!("the code of this machine is {}\n", text(&all["code"]));
     let pool = &all["pool"];
     let trusted = list(&all["trusted"]);
     let gre = list(&pool["gre"]);
     if trusted.is_empty() && gre.is_empty() {
-        out += "nobody is trusted yet: `hawser pool trust NAME CODE`, with the code that `hawser share` shows there\n";
+        out += "no machine is trusted yet: run `hawser pool trust NAME CODE`, with the code that `hawser share` shows there\n";
     } else if pool.is_null() && !trusted.is_empty() {
-        out += "nothing is taken: `neighbours = true` under [pool] in client.toml, and `hawser up`\n";
+        out += "neighbours' networks are not used: write `neighbours = true` under [pool] in client.toml, and run `hawser up`\n";
     }
     match number(&pool["strangers"]) {
         0 => {}
-        1 => out += "one device nearby shares and is not trusted\n",
-        more => out += &format!("{more} devices nearby share and are not trusted\n"),
+        1 => out += "one machine nearby shares its networks and is not trusted\n",
+        more => out += &format!("{more} machines nearby share their networks and are not trusted\n"),
     }
     let members = list(&pool["members"]);
-    let rows = members.iter().flat_map(member_rows);
+    let has_uplinks = |member: &Value| !list(&member["ways"]).is_empty();
+    // Of a member that gives, the addresses without a connection are of no interest: one suffices.
+    let is_spare = |member: &Value| {
+        let mut others = members.iter().filter(|other| other["name"] == member["name"]);
+        !has_uplinks(member) && !member["name"].is_null() && others.any(has_uplinks)
+    };
+    let rows = members
+        .iter()
+        .filter(|member| !is_spare(member))
+        .flat_map(member_rows);
     let rows: Vec<_> = rows.chain(gre.iter().map(gre_row)).collect();
     if !rows.is_empty() {
-        out += &columns(&["takes of", "state", "cap", "up", "down"], &rows, "\n");
+        let heads = [
+            "uplink", "state", "rate", "loss", "cost", "cap", "up", "down", "group",
+        ];
+        out += &columns(&heads, &rows, "\n");
+    }
+    out += &group(&pool["group"]);
+    let rows: Vec<_> = list(&all["declared"]).iter().map(declared_row).collect();
+    if !rows.is_empty() {
+        out += &columns(&["declared flow", "rate", "admission", "because"], &rows, "\n");
     }
     let rows: Vec<_> = list(&all["accounts"]).iter().map(account_row).collect();
     if !rows.is_empty() {
@@ -190,14 +216,63 @@ fn account_row(account: &Value) -> Vec<String> {
     ]
 }
 
-/// A member without Hawser.
+/// Returns the declared flows of all sessions of a client.
+fn declared(client: &Value) -> Vec<Value> {
+    let sessions = list(&client["sessions"]).iter();
+    sessions
+        .flat_map(|session| list(&session["declared"]))
+        .cloned()
+        .collect()
+}
+
+fn declared_row(flow: &Value) -> Vec<String> {
+    vec![
+        text(&flow["flow"]).to_owned(),
+        rate(number(&flow["declared_bps"])),
+        text(&flow["admission"]).to_owned(),
+        text(&flow["admission_why"]).to_owned(),
+    ]
+}
+
+/// Describes the group of uplinks in use.
+fn group(group: &Value) -> String {
+    let count = list(&group["uplinks"]).len();
+    if count == 0 {
+        return String::new();
+    }
+    let below = group["cost_below"].as_u64();
+    format!(
+        "group in use: {count} of at most {} uplinks{}; bound of a bulk transfer {}\n",
+        number(&group["max_uplinks"]),
+        below.map_or_else(String::new, |cost| format!(" with a cost below {cost}")),
+        rate(number(&group["promise_bps"])),
+    )
+}
+
+/// Returns the measured rate of an uplink, `>` a lower bound, and its loss.
+fn measured(uplink: &Value) -> [String; 2] {
+    let bound = if uplink["rate_is_lower_bound"] == true {
+        ">"
+    } else {
+        ""
+    };
+    let speed = uplink["rate_bps"].as_u64();
+    let loss = uplink["loss"].as_f64();
+    [
+        speed.map_or_else(|| "-".to_owned(), |bps| format!("{bound}{}", rate(bps))),
+        loss.map_or_else(|| "-".to_owned(), |loss| format!("{:.1} %", loss * 100.0)),
+    ]
+}
+
+/// Returns the row of a member without Hawser.
 fn gre_row(way: &Value) -> Vec<String> {
     let state = text(&way["state"]);
     let state = match way["why"].as_str() {
         Some(why) => format!("{state}: {why}"),
         None => state.to_owned(),
     };
-    vec![text(&way["name"]).to_owned(), state]
+    let [rate, loss] = measured(way);
+    vec![text(&way["name"]).to_owned(), state, rate, loss]
 }
 
 fn member_rows(member: &Value) -> Vec<Vec<String>> {
@@ -211,12 +286,17 @@ fn member_rows(member: &Value) -> Vec<Vec<String>> {
         return vec![vec![name.to_owned(), state]];
     }
     let row = |way: &Value| {
+        let [speed, loss] = measured(way);
         vec![
             text(&way["label"]).to_owned(),
             text(&way["state"]).to_owned(),
+            speed,
+            loss,
+            number(&way["cost"]).to_string(),
             way["cap_bps"].as_u64().map_or_else(|| "-".to_owned(), rate),
             bytes(number(&way["up_bytes"])),
             bytes(number(&way["down_bytes"])),
+            text(&way["why"]).to_owned(),
         ]
     };
     ways.iter().map(row).collect()
@@ -230,26 +310,55 @@ mod tests {
     fn neighbours_read_as_a_table() {
         let shown = render(&json!({
             "code": "aaaa-bbbb-cccc-dddd", "share": null, "trusted": [{ "name": "bob" }],
-            "pool": { "strangers": 1, "members": [
+            "declared": declared(&json!({ "sessions": [{ "declared": [{ "flow": "udp 10.0.0.1:9 -> 10.0.0.2:9",
+                "declared_bps": 8_000_000, "admission": "rejected", "admission_why": "too little" }] }] })),
+            "pool": { "strangers": 1,
+                "group": { "uplinks": ["bob's modem"], "max_uplinks": 8, "cost_below": 5, "promise_bps": 4_000_000 },
+                "members": [
                 { "name": "bob", "at": "192.168.1.7:47473", "state": "gives", "why": null, "ways": [
-                    { "label": "bob's modem", "state": "active", "cap_bps": 5_000_000, "up_bytes": 1_000, "down_bytes": 9 } ] },
+                    { "label": "bob's modem", "state": "active", "cap_bps": 5_000_000, "up_bytes": 1_000, "down_bytes": 9,
+                      "rate_bps": 4_000_000, "rate_is_lower_bound": true, "loss": 0.012, "cost": 3, "why": "in the best group" } ] },
+                { "name": "bob", "at": "[fe80::7%2]:47473", "state": "out of reach", "why": "connection lost", "ways": [] },
                 { "name": null, "at": "192.168.1.8:47473", "state": "out of reach", "why": "no answer", "ways": [] },
             ], "gre": [
-                { "name": "carol's router", "at": "192.168.1.9", "state": "offered", "why": "no answer", "hub": "10.47.47.1" },
+                { "name": "carol's router", "at": "192.168.1.9", "state": "offered", "why": "no answer", "hub": "10.47.47.1",
+                  "rate_bps": null, "loss": null },
             ] },
         }));
         assert!(shown.contains("carol's router     offered: no answer"), "{shown}");
         assert!(
-            shown.contains("one device nearby shares and is not trusted\n"),
+            shown.contains("one machine nearby shares its networks and is not trusted\n"),
             "{shown}"
         );
+        let row = shown.lines().find(|line| line.starts_with("bob's modem"));
+        let cells: Vec<_> = row
+            .unwrap()
+            .split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .collect();
+        let expected = [
+            "bob's modem",
+            "active",
+            ">4.0 Mbit/s",
+            "1.2 %",
+            "3",
+            "5.0 Mbit/s",
+            "1.0 kB",
+            "9 B",
+            "in the best group",
+        ];
+        assert_eq!(cells, expected, "{shown}");
+        let row = "udp 10.0.0.1:9 -> 10.0.0.2:9  8.0 Mbit/s  rejected   too little";
+        assert!(shown.contains(row), "{shown}");
         assert!(
-            shown.contains("bob's modem        active                   5.0 Mbit/s  1.0 kB  9 B"),
+            shown.contains("group in use: 1 of at most 8 uplinks with a cost below 5; bound of a bulk transfer 4.0 Mbit/s\n"),
             "{shown}"
         );
         assert!(
             shown.contains("192.168.1.8:47473  out of reach: no answer"),
             "{shown}"
         );
+        assert!(!shown.contains("connection lost"), "{shown}");
     }
 }

@@ -13,11 +13,12 @@ use crate::amounts::rate;
 use crate::cli_status::{list, number, text};
 use crate::directories::Directories;
 
-/// Shows the Wi-Fi cards: what Hawser can do with each, why not more, and what is joined.
+/// Shows the Wi-Fi cards: what Hawser can do with each, what limits it, and the joined networks.
 ///
-/// While `hawser up` runs, known networks are joined by themselves, as many at a time as a card
-/// carries beside what others have on it: those that NetworkManager, iwd or wpa_supplicant has
-/// saved, and those under [[radio.network]] in client.toml. [radio] says which of them.
+/// While `hawser up` is running, it joins known networks automatically, as many at a time as a card
+/// supports in addition to the interfaces of other programs. Known networks are those that
+/// NetworkManager, iwd or wpa_supplicant has saved, and those under [[radio.network]] in
+/// client.toml. [radio] selects among them.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct RadioArgs {
@@ -27,7 +28,7 @@ pub(crate) struct RadioArgs {
     how: How,
 }
 
-/// How it is shown, and where the configuration is.
+/// Form of the output, and location of the configuration.
 #[derive(Debug, clap::Args)]
 struct How {
     /// Prints the result as JSON.
@@ -39,20 +40,20 @@ struct How {
 
 #[derive(Debug, clap::Subcommand)]
 enum RadioCommand {
-    /// Listens for access points on all channels, for some seconds, and shows them: name, channel,
-    /// signal, how one joins, and who knows it. Needs root.
+    /// Scans all channels for some seconds, and lists the access points: name, channel, signal,
+    /// security, and the program that has saved the network. Needs root.
     Scan(How),
-    /// Serves a network for so many slots in turn, where a card takes turns among several channels
-    /// (slots = true under [radio]): 2 is twice as long as 1.
+    /// Sets the number of consecutive slots of a network, if a card serves several channels in turn
+    /// (slots = true under [radio]).
     Weight(Weigh),
 }
 
-/// Which network, and how much of the card it gets.
+/// Network, and its share of the card.
 #[derive(Debug, clap::Args)]
 struct Weigh {
     /// The network's name.
     network: String,
-    /// How many slots it is served in turn, 1 to 10.
+    /// Number of consecutive slots, 1 to 10.
     weight: u32,
     #[command(flatten)]
     how: How,
@@ -106,7 +107,7 @@ fn weigh(wanted: &Weigh) -> anyhow::Result<ExitCode> {
     if wanted.how.json {
         say!("{said}")?;
     } else {
-        say!("{} is served for {} slots in turn", wanted.network, wanted.weight)?;
+        say!("{} has {} consecutive slots", wanted.network, wanted.weight)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -140,7 +141,7 @@ fn render(said: &Value) -> String {
     let joined: Vec<_> = list(&said["joined"]).iter().map(station).collect();
     if !joined.is_empty() {
         let heads = [
-            "station", "network", "channel", "state", "signal", "sends at", "retried", "share",
+            "station", "network", "channel", "state", "signal", "rate", "retried", "share",
         ];
         out += &columns(&heads, &joined, "\n");
         out.push('\n');
@@ -156,7 +157,8 @@ fn render(said: &Value) -> String {
         })
         .collect();
     if known.is_empty() {
-        out += "no network is known: save one in NetworkManager, or write [[radio.network]] in client.toml";
+        out +=
+            "no known network: save one in NetworkManager, or add a [[radio.network]] table to client.toml";
     } else {
         out += &format!("known networks: {}", known.join(", "));
     }
@@ -204,7 +206,7 @@ fn render_scan(said: &Value) -> String {
         })
         .collect();
     if rows.is_empty() {
-        return "no access point is heard".to_owned();
+        return "no access point was found".to_owned();
     }
     columns(
         &[

@@ -1,4 +1,4 @@
-//! `hawser rate`: what an encoder may send so that it arrives in time.
+//! `hawser rate`: the rate at which the packets of an encoder arrive in time.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,13 +14,14 @@ use crate::directories::DaemonArgs;
 /// as measured there.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Shows which rate of a flow will arrive in time during the next second, in nine of ten seconds.
+/// Predicts the rate of a flow that will arrive in time during the next second, with a probability
+/// of 90 %.
 ///
-/// Flows have such a rate of which a program or a rule says how long their packets are of use, and
-/// other real-time flows by their class. An encoder that sends no more than that loses little.
+/// In time means before the deadline that a program or a rule has set for the flow's packets, or
+/// that its real-time class has. An encoder that does not exceed this rate loses few packets.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RateArgs {
-    /// Part of a flow's description, such as 203.0.113.2:5004; all real-time flows when left out.
+    /// Part of the description of flows, such as 203.0.113.2:5004 [default: all real-time flows].
     #[arg(default_value = "")]
     flow: String,
     /// Prints a JSON object for each flow, five times a second, until Ctrl-C.
@@ -49,7 +50,10 @@ pub(crate) fn run(args: &RateArgs) -> anyhow::Result<ExitCode> {
 
 fn print_once(flows: &[&Value], wanted: &str) -> anyhow::Result<ExitCode> {
     if flows.is_empty() {
-        say!("no real-time flow that this side sends contains {wanted:?}")?;
+        match wanted {
+            "" => say!("this side sends no real-time flow now")?,
+            _ => say!("no real-time flow that this side sends contains {wanted:?}")?,
+        }
         return Ok(ExitCode::FAILURE);
     }
     for flow in flows {
@@ -59,7 +63,7 @@ fn print_once(flows: &[&Value], wanted: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The object that a program reads of a flow.
+/// Returns the JSON object of a flow.
 fn line(flow: &Value) -> Value {
     json!({
         "flow": flow["flow"],

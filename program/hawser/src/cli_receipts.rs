@@ -14,11 +14,12 @@ use crate::amounts::bytes;
 use crate::cli_history::clock;
 use crate::directories::Directories;
 
-/// Sums by neighbour and hub; each receipt with --csv or --json.
+/// Shows the receipts of hubs for relayed traffic: sums by neighbour and hub, or each receipt with
+/// --csv or --json.
 ///
-/// A receipt says what one path through a neighbour has carried between a taker and its hub: UDP
-/// payload in bytes, times in seconds of Unix time. The hub counts and signs it (Ed25519) while it
-/// is carried, once a second; both neighbours keep the same.
+/// A receipt states how much one path through a neighbour has transferred between a taker and its
+/// hub: UDP payload in bytes, times in seconds of Unix time. The hub counts the bytes and signs a
+/// receipt (Ed25519) at most once a second. Both neighbours store the same receipts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReceiptsArgs {
     /// Prints all receipts as JSON, as `hawser pool verify` reads them.
@@ -31,8 +32,10 @@ pub(crate) struct ReceiptsArgs {
     directories: Directories,
 }
 
-/// Reads what `hawser pool receipts --json` has printed, here or elsewhere. The exit status is 1
-/// when a receipt is not signed by the hub that it names.
+/// Checks the hubs' signatures of the receipts in a file.
+///
+/// The file is the output of `hawser pool receipts --json`, of this machine or another. The exit
+/// status is 1 if a receipt is not signed by the hub that it names.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
     /// The file, or - for standard input.
@@ -50,13 +53,13 @@ pub(crate) fn show_all(args: &ReceiptsArgs) -> anyhow::Result<()> {
     } else if args.json {
         say!("{}", json!({ "version": 1, "receipts": all }))
     } else if all.is_empty() {
-        say!("no hub has signed anything: that begins when a neighbour carries something (`hawser pool`)")
+        say!("no receipts yet: hubs sign them while a neighbour relays traffic (`hawser pool` shows it)")
     } else {
         show!("{}", sums(&all)?)
     }
 }
 
-/// By side, neighbour and hub.
+/// Returns sums by side, neighbour and hub.
 fn sums(all: &[Signed]) -> anyhow::Result<String> {
     let mut sums: BTreeMap<[String; 3], (u64, u64, u64, u64)> = BTreeMap::new();
     for receipt in all {
@@ -86,7 +89,15 @@ fn sums(all: &[Signed]) -> anyhow::Result<String> {
             ]
         });
     let rows: Vec<_> = rows.collect();
-    let head = ["signed", "with", "hub's key", "receipts", "up", "down", "until"];
+    let head = [
+        "side",
+        "neighbour",
+        "hub's key",
+        "receipts",
+        "up",
+        "down",
+        "until",
+    ];
     Ok(columns(&head, &rows, "\n"))
 }
 
@@ -99,10 +110,12 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         std::fs::read_to_string(&args.file).map(|all| text = all)
     };
     read.with_context(|| format!("cannot read {place}"))?;
-    let all: Value = serde_json::from_str(&text)
-        .with_context(|| format!("{place} is no JSON: `hawser pool receipts --json` prints some"))?;
-    let all: Vec<Signed> = serde_json::from_value(all["receipts"].clone())
-        .with_context(|| format!("{place} holds no receipts: `hawser pool receipts --json` prints some"))?;
+    let all: Value = serde_json::from_str(&text).with_context(|| {
+        format!("{place} is not JSON: expected the output of `hawser pool receipts --json`")
+    })?;
+    let all: Vec<Signed> = serde_json::from_value(all["receipts"].clone()).with_context(|| {
+        format!("{place} contains no receipts: expected the output of `hawser pool receipts --json`")
+    })?;
     let mut bad = Vec::new();
     for receipt in &all {
         if !receipt
@@ -164,8 +177,8 @@ mod tests {
             };
             format!("{:#}", verify(&args).unwrap_err())
         };
-        assert!(said("nonsense").contains("is no JSON"));
-        assert!(said("{}").contains("holds no receipts"));
+        assert!(said("nonsense").contains("is not JSON"));
+        assert!(said("{}").contains("contains no receipts"));
         let forged = json!({ "receipts": [signed("taken", 1)] }).to_string();
         assert!(said(&forged).contains("1 of 1 receipts are not signed"));
         assert!(said(&forged.replace("000000", "zz")).contains("not hexadecimal"));

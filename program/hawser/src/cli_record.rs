@@ -1,4 +1,4 @@
-//! `hawser record`: what the daemon sees of its own networks, over time.
+//! `hawser record`: the daemon's measurements of its networks over time.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -13,40 +13,39 @@ use hawser_recording::Recorder;
 use crate::directories::Directories;
 use hawser_terminal::say;
 
-/// Records the rates, delays, losses and outages of this machine's networks, for
-/// `hawser-lab replay`.
+/// Records rates, delays, losses and outages of the networks, for `hawser-lab replay`.
 ///
-/// With a hub and without one. Without, round trips are those of gateways, and loss is not seen.
-/// The file holds no payload, no address and no flow; networks are numbered, not named. It grows by
-/// about 200 bytes a second for each network and is good whenever the recording ends: Ctrl-C, a
-/// crash, the end of the daemon.
+/// Works with and without a hub. Without a hub, round trips are those to gateways, and loss is not
+/// measured. The file contains no payload, addresses or flows. Networks are numbered, unless
+/// --names is given. The file grows by about 200 bytes per second for each network. It is valid
+/// after every write, so a recording survives Ctrl-C, a crash and the end of the daemon.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RecordArgs {
-    /// The recording; must not exist.
+    /// File of the recording; it must not exist.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Seconds between two looks; rates are those of the last half second at least.
+    /// Seconds between two samples; rates are averages over at least half a second.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     every: u64,
-    /// Ends after so many seconds; by default with Ctrl-C.
+    /// Ends after this many seconds; by default with Ctrl-C.
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u64>,
-    /// Keeps the names of networks.
+    /// Records the names of networks instead of numbers.
     #[arg(long)]
     names: bool,
     #[command(flatten)]
     directories: Directories,
 }
 
-/// Runs the command; 0 done, 1 no daemon, or the file cannot be written.
+/// Runs the command; returns 0 if done, 1 without a daemon, or if the file cannot be written.
 ///
 /// # Errors
-/// When the daemon does not answer at first, or the file cannot be written.
+/// The daemon does not answer at the start, or the file cannot be written.
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
     let socket = args.directories.client_socket();
     let mut status = ask(&socket, &Request::Status)?;
     if status["role"] == "hub" {
-        bail!("this is a hub, whose paths are its clients' networks; record on a client");
+        bail!("this is a hub, whose paths are the networks of its clients: record on a client");
     }
     let shown = args.out.display();
     let mut file = OpenOptions::new()
@@ -61,8 +60,8 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
         .with_context(failed)?;
     let start = Instant::now();
     for look in 0.. {
-        let line = recorder.look(start.elapsed().as_millis() as u64, &status);
-        // In one write: a look is there or not.
+        let line = recorder.sample(start.elapsed().as_millis() as u64, &status);
+        // Written in one call, so that a sample is complete or missing.
         file.write_all(line.as_bytes()).with_context(failed)?;
         let next = every * (look + 1);
         if args.seconds.is_some_and(|seconds| next.as_secs() >= seconds) {
@@ -72,11 +71,11 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
         status = match ask(&socket, &Request::Status) {
             Ok(status) => status,
             Err(error) => {
-                say!("the recording ends: {error:#}")?;
+                say!("the recording has ended: {error:#}")?;
                 break;
             }
         };
     }
-    say!("{shown}: `hawser-lab replay {shown}` runs it again")?;
+    say!("wrote {shown}: `hawser-lab replay {shown}` replays it")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -20,12 +20,12 @@ use crate::guests::{ListArgs, print};
 use crate::logs::LogArgs;
 use crate::runtime::runtime;
 
-/// Joins two bridges by several links at once: a repeater, or two sites as one network.
+/// Connects two bridges over several links at once: a repeater, or two sites as one network.
 ///
-/// On the box with the way out: `sudo hawser repeat ap --bridge br0 --links eth1,eth2`. On the
-/// other box: `sudo hawser repeat join --bridge br0 --links eth1,eth2`. Both show a code; on each,
-/// type the code of the other once: `sudo hawser repeat trust CODE`. From then on the hosts of both
-/// bridges are in one network, over all links together. `hawser status` shows the links.
+/// On the box with the uplink: `sudo hawser repeat ap --bridge br0 --links eth1,eth2`. On the other
+/// box: `sudo hawser repeat join --bridge br0 --links eth1,eth2`. Both print a code. On each box,
+/// enter the code of the other once: `sudo hawser repeat trust CODE`. Then the hosts of both
+/// bridges are in one network, connected over all links together. `hawser status` shows the links.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RepeatArgs {
     #[command(subcommand)]
@@ -34,34 +34,35 @@ pub(crate) struct RepeatArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum RepeatCommand {
-    /// Runs the side of the access point, in the foreground: it waits for the other box.
+    /// Runs the access point's side in the foreground: it waits for the other box.
     Ap(ApArgs),
-    /// Runs the side that joins, in the foreground: it finds the other box on the links.
+    /// Runs the joining side in the foreground: it finds the other box on the links.
     ///
-    /// Where a radio of this box serves clients and a link to the other box on the same channel,
-    /// the other box is asked to hold that link to the air that the clients leave: `hawser status`
-    /// shows it. Such an access point is found by itself once it is in the bridge.
+    /// If a radio of this box serves clients and a link to the other box on the same channel, this
+    /// box asks the other box to limit the rate of that link to the airtime that the clients leave.
+    /// `hawser status` shows the limit. Such an access point is detected automatically once it is
+    /// in the bridge.
     Join(JoinArgs),
-    /// Looks for a better channel now, and says what was found: on the box of the access points,
-    /// where `hawser repeat ap --migrate` runs.
+    /// Searches for a better channel now, and prints the result. Works on the access point's box,
+    /// where `hawser repeat ap --migrate` is running.
     Migrate(MigrateArgs),
-    /// Shows the code of this box: type it on the other one.
+    /// Prints the code of this box, which the other box needs for `hawser repeat trust`.
     Code(ListArgs),
-    /// Trusts the box with this code, from now on. Works while the repeater runs, too.
+    /// Trusts the box with this code from now on, also while the repeater is running.
     Trust(CodeArgs),
-    /// Takes the trust back; a session with that box ends at once.
+    /// Revokes the trust; a session with that box ends at once.
     Distrust(CodeArgs),
-    /// Lists the codes that are trusted here.
+    /// Lists the trusted codes.
     List(ListArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct SideArgs {
-    /// The bridge whose hosts are joined to those of the other box.
+    /// Bridge whose hosts are connected with those of the other box.
     #[arg(long, value_name = "BRIDGE")]
     bridge: String,
-    /// The interfaces that lead to the other box, such as eth1,eth2: up, and in no bridge. They
-    /// need no addresses.
+    /// Interfaces that are connected to the other box, such as eth1,eth2. They must be up and in no
+    /// bridge, and need no addresses.
     #[arg(
         long,
         alias = "radios",
@@ -70,16 +71,17 @@ struct SideArgs {
         required = true
     )]
     links: Vec<String>,
-    /// The other box's link-local address on a link, such as fe80::1%eth1, where multicast does not
+    /// Link-local address of the other box on a link, such as fe80::1%eth1, if multicast does not
     /// find it. May be repeated.
     #[arg(long, value_name = "ADDRESS%LINK", value_parser = neighbour)]
     neighbour: Vec<(Ipv6Addr, String)>,
-    /// Hands frames of the other box over as they come, and not in the order in which they were
-    /// sent: to measure what order is worth.
+    /// Delivers frames of the other box in the order of their arrival, not in the order in which
+    /// they were sent; for measurements of the effect of reordering.
     #[arg(long)]
     any_order: bool,
-    /// Lets so many packets of a flow wait here while no link can take one, and drops what comes
-    /// then: to measure what waiting is worth. Without it as many wait as the links need.
+    /// Limits the queue of a flow to this many packets while no link can accept one, and drops
+    /// further packets; for measurements of the effect of queueing [default: as many as the links
+    /// need].
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(..=100_000))]
     buffer: Option<u64>,
     #[command(flatten)]
@@ -92,14 +94,15 @@ struct SideArgs {
 struct ApArgs {
     #[command(flatten)]
     side: SideArgs,
-    /// Moves links that are access points of this box to another channel when theirs has become
-    /// poor, and the other box follows: to the first that is better, or with =best to the best.
+    /// Moves links that are access points of this box to another channel when their channel has
+    /// become poor; the other box follows. Moves to the first channel that is better, or with =best
+    /// to the best channel.
     ///
-    /// A link is tested for 20 ms each 10 s while it carries something; twice in a row below half
-    /// of what it brought here, and a search begins. Channels with radar, or with another link of
-    /// this box, are left out, and so is the link on which the other box serves its clients. A
-    /// minute at least lies between two searches. Needs hostapd's control socket
-    /// (ctrl_interface=/run/hostapd).
+    /// A link that transfers packets is tested for 20 ms every 10 s. If two successive tests find
+    /// less than half of the best rate on this channel, a search begins. Channels with radar
+    /// detection and channels of other links of this box are excluded. A link on which the other
+    /// box serves its clients is not moved. Two searches are at least one minute apart. Needs
+    /// hostapd's control socket (ctrl_interface=/run/hostapd).
     #[arg(
         long,
         value_name = "SEARCH",
@@ -109,7 +112,7 @@ struct ApArgs {
         value_parser = search
     )]
     migrate: Option<Search>,
-    /// Where hostapd's control sockets are: its ctrl_interface.
+    /// Directory of hostapd's control sockets (its ctrl_interface).
     #[arg(
         long,
         value_name = "DIR",
@@ -121,9 +124,9 @@ struct ApArgs {
 
 #[derive(Debug, clap::Args)]
 struct MigrateArgs {
-    /// The link, as `hawser status` calls it; all that may be moved, where none is named.
+    /// Link, as `hawser status` names it [default: all links that may be moved].
     link: Option<String>,
-    /// Prints what was found as JSON.
+    /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -134,33 +137,33 @@ struct MigrateArgs {
 struct JoinArgs {
     #[command(flatten)]
     side: SideArgs,
-    /// The interface in the bridge by which clients are served, such as wlan0-ap. Without it, the
-    /// access point on the card, or on the channel, of a link.
+    /// Interface in the bridge that serves the clients, such as wlan0-ap [default: the access point
+    /// on the card, or on the channel, of a link].
     #[arg(long, value_name = "INTERFACE")]
     clients: Option<String>,
-    /// The link that shares its air with the clients, where that is not seen by itself: radios that
-    /// are bridged in by a wire, for example.
+    /// Link that shares its channel with the clients, if this is not detected: for example when the
+    /// radios are bridged by a cable.
     #[arg(long, value_name = "LINK", requires = "clients")]
     shared: Option<String>,
-    /// Where hostapd's control sockets are: its ctrl_interface, such as /run/hostapd. The access
-    /// point by which clients are served then goes along when the other box's access point, whose
-    /// station is on the same card, goes to another channel. Without it the kernel drops that link
-    /// then.
+    /// Directory of hostapd's control sockets (its ctrl_interface), such as /run/hostapd. With it,
+    /// the access point that serves the clients changes its channel together with the other box's
+    /// access point, whose station is on the same card. Without it, the kernel drops that link at a
+    /// channel change.
     #[arg(long, value_name = "DIR")]
     hostapd: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
 struct CodeArgs {
-    /// What the other box shows, such as abcd-efgh-ijkl-mnop.
+    /// Code that the other box shows, such as abcd-efgh-ijkl-mnop.
     code: String,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
-    /// Key and trusted codes.
+    /// Directory of the key and the trusted codes.
     #[arg(long, value_name = "DIR", default_value = "/etc/hawser")]
     dir: PathBuf,
-    /// Takes no part here: the running repeater sees the change by itself.
+    /// Has no effect here: the running repeater detects the change itself.
     #[arg(long, value_name = "DIR", hide = true)]
     run_dir: Option<PathBuf>,
 }
@@ -180,7 +183,7 @@ fn search(text: &str) -> Result<Search, String> {
     match text {
         "adequate" => Ok(Search::Adequate),
         "best" => Ok(Search::Best),
-        _ => Err("write adequate or best".to_owned()),
+        _ => Err("expected adequate or best".to_owned()),
     }
 }
 
@@ -207,7 +210,7 @@ pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
             print(
                 args.json,
                 || json!({ "version": 1, "trusted": code }),
-                &format!("{code} is trusted; on the other box: hawser repeat trust {own}"),
+                &format!("{code} is trusted; on the other box, run `sudo hawser repeat trust {own}`"),
             )?;
         }
         RepeatCommand::Distrust(args) => {
@@ -215,7 +218,7 @@ pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
             print(
                 args.json,
                 || json!({ "version": 1, "distrusted": code }),
-                &format!("{code} is not trusted any more"),
+                &format!("{code} is no longer trusted"),
             )?;
         }
         RepeatCommand::List(args) => {
@@ -226,7 +229,7 @@ pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a side, whose options are those of the access point but for what `set` does.
+/// Runs a side with the options of the access point, changed by `set`.
 fn serve(args: SideArgs, set: impl FnOnce(&mut Options)) -> anyhow::Result<()> {
     let run_dir = args.directories.run_dir(Role::Repeater);
     let mut neighbours = BTreeMap::new();
@@ -234,7 +237,7 @@ fn serve(args: SideArgs, set: impl FnOnce(&mut Options)) -> anyhow::Result<()> {
         neighbours.insert(link, address);
     }
     if !hawser_linux::process::is_root() {
-        bail!("needs root to make an interface: sudo hawser repeat ...");
+        bail!("needs root to create an interface: run `sudo hawser repeat ...`");
     }
     args.logs.start()?;
     let mut options = Options {
@@ -256,7 +259,7 @@ fn serve(args: SideArgs, set: impl FnOnce(&mut Options)) -> anyhow::Result<()> {
     runtime()?.block_on(repeater::run(options))
 }
 
-/// Asks for a search, and waits until it is over.
+/// Requests a search, and waits until its end.
 fn migrate(args: &MigrateArgs) -> anyhow::Result<()> {
     let run_dir = args.directories.run_dir(Role::Repeater);
     run_dir::check(&run_dir)?;
@@ -282,10 +285,10 @@ fn migrate(args: &MigrateArgs) -> anyhow::Result<()> {
             now.retain(|link| asked.contains(&link["name"]));
             break json!(now);
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > SEARCH_TIMEOUT {
             bail!(
                 "no result within {} s: see the log of `hawser repeat ap`",
-                PATIENCE.as_secs()
+                SEARCH_TIMEOUT.as_secs()
             );
         }
     };
@@ -296,8 +299,9 @@ fn migrate(args: &MigrateArgs) -> anyhow::Result<()> {
     )
 }
 
-/// How long searches take at most: ten channels and the way back, of each of some links.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a search: ten channels and the return, for each of several links. Source: our choice;
+/// a search takes 2.2 s (Multifacet section 5.4), and links take turns.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn table(all: &Value) -> String {
     let own = format!("this box: {}", text(&all["code"]));
@@ -305,15 +309,15 @@ fn table(all: &Value) -> String {
         .iter()
         .map(|one| {
             let state = if one["met"] == true {
-                "has been here"
+                "has connected"
             } else {
-                "not met yet"
+                "not seen yet"
             };
             vec![text(&one["code"]).to_owned(), state.to_owned()]
         })
         .collect();
     if rows.is_empty() {
-        return format!("{own}\nnobody is trusted yet: `hawser repeat trust CODE`");
+        return format!("{own}\nno box is trusted yet: run `sudo hawser repeat trust CODE`");
     }
     format!("{own}\n{}", columns(&["trusted", "state"], &rows, ""))
 }

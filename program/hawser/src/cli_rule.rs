@@ -1,4 +1,4 @@
-//! `hawser rule`: rules for some flows, for a while.
+//! `hawser rule`: temporary rules for flows.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use crate::cli_status::{list, text};
 use crate::directories::Directories;
 
-/// Lists the rules, adds one before all others, or takes one back that was added.
+/// Lists the rules, adds one before all others, or removes an added one.
 ///
-/// For `up --direct`, and beside a hub where client.toml has a rule with via = "direct". A rule
-/// that is added is for connections that begin from then on, until the daemon ends; for good, write
-/// a [[rule]] table into client.toml.
+/// Works with `up --direct`, and with a hub if client.toml contained a rule with via = "direct" or
+/// "faster" at the start of the daemon. An added rule applies to new connections until the daemon
+/// ends. For a permanent rule, write a [[rule]] table into client.toml.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RuleArgs {
     #[command(subcommand)]
@@ -23,13 +23,13 @@ pub(crate) struct RuleArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Shows the rules in their order: the first that fits a connection decides.
+    /// Shows the rules in order: the first that matches a connection decides.
     List(Common),
-    /// Adds a rule before all others; several values of an option have commas between.
+    /// Adds a rule before all others; commas separate several values of an option.
     Add(AddArgs),
-    /// Takes a rule back that was added.
+    /// Removes an added rule.
     Remove {
-        /// As `hawser rule list` numbers it.
+        /// Number of the rule in `hawser rule list`.
         number: u32,
         #[command(flatten)]
         common: Common,
@@ -41,25 +41,25 @@ struct AddArgs {
     /// Connections of this protocol: tcp, udp or icmp.
     #[arg(long)]
     protocol: Option<String>,
-    /// To this port, or a range such as 8000-8100.
+    /// Destination port, or a range such as 8000-8100.
     #[arg(long)]
     port: Option<String>,
-    /// Of a machine behind this one, with this address or in this subnet.
+    /// Source: the address or subnet of machines behind this one.
     #[arg(long, value_name = "SUBNET")]
     from: Option<String>,
-    /// To this address or subnet.
+    /// Destination address or subnet.
     #[arg(long, value_name = "SUBNET")]
     to: Option<String>,
-    /// To this name (needs dns = "networks").
+    /// Destination name (needs dns = "networks").
     #[arg(long)]
     domain: Option<String>,
-    /// Over this network, or the first of these that is there.
+    /// Uses this network, or the first of these that is present.
     #[arg(long)]
     network: Option<String>,
-    /// Shares them out: even, capacity, round-trip or cost.
+    /// Distributes connections: even, capacity, round-trip or cost.
     #[arg(long)]
     spread: Option<String>,
-    /// Beside a hub: direct (past it), hub or faster.
+    /// Route at a client of a hub: direct (outside the tunnel), hub or faster.
     #[arg(long)]
     via: Option<String>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `hawser run`: a program whose connections take a network of its user's choice, or all of them.
+//! `hawser run`: runs a program whose connections use a chosen network, or all of them.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -14,15 +14,15 @@ use serde_json::Value;
 
 use crate::directories::Directories;
 
-/// Runs a program whose connections take one network, are placed by what they need, or use all
-/// networks, while `hawser up --direct` runs.
+/// Runs a program whose connections use one network, are assigned by their needs, or use all
+/// networks, while `hawser up --direct` is running.
 ///
 /// For programs that cannot be changed; others set a socket option (include/hawser.h) or open MPTCP
-/// sockets. Needs root; to run the program as somebody else:
-/// `sudo hawser run --network wlan0 -- sudo -u alice firefox`. Ends with the program's exit code.
+/// sockets. Needs root; to run the program as another user: `sudo hawser run --network wlan0 --
+/// sudo -u alice firefox`. Ends with the program's exit code.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
-    /// The network (interface) that every connection takes; without it they fail.
+    /// Network (interface) of every connection; while it is absent, connections fail.
     #[arg(
         long,
         value_name = "NAME",
@@ -30,11 +30,11 @@ pub(crate) struct RunArgs {
         conflicts_with_all = ["intent", "mptcp"]
     )]
     network: Option<String>,
-    /// What connections need: bulk, interactive, realtime, cheap, redundant.
+    /// Needs of the connections: bulk, interactive, realtime, cheap, redundant.
     #[arg(long, value_name = "INTENT", conflicts_with = "mptcp")]
     intent: Option<String>,
-    /// Each TCP connection uses all networks at once, with servers that speak MPTCP; with others it
-    /// is plain TCP over one of them.
+    /// Uses all networks at once for each TCP connection to a server that supports MPTCP; to other
+    /// servers it is plain TCP over one network.
     #[arg(long)]
     mptcp: bool,
     /// The program and its arguments.
@@ -44,22 +44,22 @@ pub(crate) struct RunArgs {
     directories: Directories,
 }
 
-/// Runs the command; 2 for a network or intent that does not exist, 1 when the program cannot be
-/// run.
+/// Runs the command; returns 2 for a network or intent that does not exist, 1 if the program cannot
+/// be run.
 ///
 /// # Errors
-/// Hawser does not run here without a hub, or the kernel refuses.
+/// Hawser is not running here without a hub, or the kernel refuses.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let status = ask(&args.directories.client_socket(), &Request::Status)?;
     if status["role"] != "direct" {
-        bail!("hawser runs with a hub here: networks can be chosen only with `hawser up --direct`");
+        bail!("a client of a hub is running here: `hawser run` works with `hawser up --direct` only");
     }
     if status["dataplane"] == "openvswitch" {
         bail!(
-            "dataplane = \"openvswitch\" does not see which program sends: networks are chosen with nftables alone"
+            "dataplane = \"openvswitch\" cannot distinguish programs: `hawser run` needs dataplane = \"nftables\""
         );
     }
-    let (program, arguments) = args.command.split_first().context("there is no program")?;
+    let (program, arguments) = args.command.split_first().context("no program is given")?;
     let mut command = Command::new(program);
     command.args(arguments);
     if !args.mptcp {
@@ -70,40 +70,40 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     }
     if status["mptcp"] != true {
         bail!(
-            "MPTCP is off here: take mptcp = false out of client.toml, or this kernel has none (`sysctl net.mptcp` says)"
+            "MPTCP is off: remove mptcp = false from client.toml, or use a kernel with MPTCP (`sysctl net.mptcp.enabled` shows 1)"
         );
     }
-    shutdown::catch_signals().context("cannot catch signals")?;
+    shutdown::catch_signals().context("cannot install signal handlers")?;
     let (child, conversion) = conversion::spawn(&mut command)
-        .with_context(|| format!("cannot run {program} with MPTCP (`mptcpize run` is another way)"))?;
+        .with_context(|| format!("cannot run {program} with MPTCP (`mptcpize run` is an alternative)"))?;
     let ended = wait(child)?;
     drop(conversion);
     Ok(code_of(ended))
 }
 
-/// Fate of processes that the program leaves behind when it ends.
+/// Treatment of the program's remaining processes after its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Left {
-    /// The processes go on, with the mark.
+    /// The processes continue, with the mark.
     Stays,
-    /// The processes end with the program: the mark passes a kill switch.
+    /// The processes are ended with the program, because their mark bypasses a kill switch.
     Ends,
 }
 
-/// Runs a program whose sockets have a mark, and are bound to the interface of that index where
-/// there is one; its exit code.
+/// Runs a program whose sockets have a mark, and are bound to an interface if its index is given;
+/// returns its exit code.
 ///
 /// # Errors
-/// The kernel refuses to mark them, or the program cannot be run.
+/// The kernel refuses to mark sockets, or the program cannot be run.
 pub(crate) fn run_in_group(
     mark: u32,
     device: Option<u32>,
     left: Left,
     command: &mut Command,
 ) -> anyhow::Result<ExitCode> {
-    shutdown::catch_signals().context("cannot catch signals")?;
+    shutdown::catch_signals().context("cannot install signal handlers")?;
     let group = MarkedGroup::enter(mark, device)
-        .context("cannot mark the program's sockets (needs root and control groups of version 2; SO_BINDTODEVICE works without)")?;
+        .context("cannot mark the program's sockets (needs root and cgroup v2; programs that use SO_BINDTODEVICE need neither)")?;
     let program = command.get_program().to_owned();
     let child = command
         .spawn()
@@ -126,14 +126,14 @@ fn code_of(ended: ExitStatus) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
-/// The mark of what was asked for, or what there is instead.
+/// Returns the mark of the requested network or intent, or an error that lists the available ones.
 fn find_mark(args: &RunArgs, status: &Value) -> Result<u32, String> {
     if let Some(name) = &args.intent {
         let intents = Intent::ALL.map(Intent::name);
         let intent = Intent::ALL.into_iter().find(|intent| intent.name() == name);
         return intent.map(Intent::mark).ok_or_else(|| {
             format!(
-                "--intent {name}: there is no such intent; there are {}",
+                "--intent {name}: there is no such intent; available: {}",
                 intents.join(", ")
             )
         });
@@ -151,11 +151,11 @@ fn find_mark(args: &RunArgs, status: &Value) -> Result<u32, String> {
         } else {
             names.join(", ")
         };
-        format!("--network {wanted}: there is no such network now; there are: {names}")
+        format!("--network {wanted}: there is no such network now; available: {names}")
     })
 }
 
-/// Waits for the program; a request to end is passed on to it.
+/// Waits for the program; a termination signal is forwarded to it.
 fn wait(mut child: Child) -> anyhow::Result<ExitStatus> {
     let mut is_told = false;
     loop {
@@ -170,5 +170,6 @@ fn wait(mut child: Child) -> anyhow::Result<ExitStatus> {
     }
 }
 
-/// Nobody notices that a program's end is noticed this much later.
+/// Poll interval for a program's end, too short to be noticed. Source: our choice; a shorter one
+/// takes processor time.
 const GRAIN: Duration = Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! `hawser scheduler`: what places the packets of a class, for a while.
+//! `hawser scheduler`: temporary scheduler of a class.
 
 use std::process::ExitCode;
 
@@ -8,19 +8,21 @@ use hawser_terminal::say;
 
 use crate::directories::Directories;
 
-/// Chooses what decides which network a packet of a class takes, at both ends, until the daemon
-/// ends; connections live on.
+/// Sets the scheduler of a class of flows at both ends, until the daemon ends; connections
+/// continue.
 ///
-/// For good, write it under [schedulers] in client.toml.
+/// A scheduler chooses the network of each packet.
+///
+/// For a permanent setting, write it under [schedulers] in client.toml.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SchedulerArgs {
-    /// Of which flows: bulk, interactive, realtime or layered.
+    /// Class of the flows: bulk, interactive, realtime or layered.
     #[arg(value_name = "CLASS")]
     class: String,
-    /// Which one, such as min-rtt; a wrong name lists all.
+    /// Name of the scheduler, such as min-rtt; an unknown name prints the list.
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// What client.toml says, from now on.
+    /// Returns to the values of client.toml.
     #[arg(long, conflicts_with = "name")]
     default: bool,
     /// Prints the result as JSON.
@@ -32,7 +34,7 @@ pub(crate) struct SchedulerArgs {
 
 pub(crate) fn run(args: &SchedulerArgs) -> anyhow::Result<ExitCode> {
     if args.name.is_none() && !args.default {
-        bail!("say which one: a name such as min-rtt, or --default");
+        bail!("no scheduler is given: add a name such as min-rtt, or --default");
     }
     let request = Request::Scheduler {
         class: args.class.clone(),

@@ -17,20 +17,20 @@ use crate::directories::Directories;
 use crate::firewall;
 use crate::guests::{LIFETIME, address, span};
 
-/// Makes a hub of a fresh server: asks three things, and prints an invitation.
+/// Sets up a hub on a fresh server: asks three questions, and prints an invitation.
 ///
-/// Writes the key and the configuration, lets the hub through the firewall that is there (ufw,
-/// firewalld, nftables), starts the unit hawser-hub, and invites the first client. What is there
-/// already stays; it may be run again.
+/// Writes the key and the configuration, opens the hub's ports in an active firewall (ufw,
+/// firewalld, nftables), starts the unit hawser-hub, and invites the first client. It may be run
+/// again: an existing key and configuration are not changed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetupArgs {
-    /// Where clients reach this machine: public name or address, and UDP port.
+    /// Address of this machine for clients: public name or address, and UDP port.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     endpoint: Option<HubAddress>,
     /// The name of the first client.
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
-    /// Asks nothing: what is not given is what would have been proposed.
+    /// Asks no questions: uses the proposed values for options that are not given.
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
@@ -39,12 +39,15 @@ pub(crate) struct SetupArgs {
 
 pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
     if !is_root() {
-        bail!("needs root to write /etc/hawser and to start a unit: sudo hawser hub setup");
+        bail!("needs root to write /etc/hawser and to start a unit: run `sudo hawser hub setup`");
     }
     let asks = !args.yes && std::io::stdin().is_terminal();
     let dir = &args.directories.dir;
     if dir.join("hub.toml").exists() {
-        say!("there is a hub already in {}: it stays as it is", dir.display())?;
+        say!(
+            "there is a hub already in {}: its key and configuration are not changed",
+            dir.display()
+        )?;
     } else {
         let endpoint = endpoint(args, asks)?;
         let init = HubInit {
@@ -56,7 +59,7 @@ pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
         };
         say!("wrote {}", hub::init(dir, &init)?.display())?;
     }
-    let ways = hub::ways_in(dir)?;
+    let ways = hub::admitted_ports(dir)?;
     for line in firewall::open(&ways)? {
         say!("{line}")?;
     }
@@ -73,12 +76,12 @@ pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
         say!("{}", crate::qr::code(&invitation)?)?;
     }
     if !is_running {
-        say!("first start the hub: hawser hub run (there is no systemd with a unit hawser-hub here)")?;
+        say!("first start the hub with `sudo hawser hub run` (this machine has no systemd unit hawser-hub)")?;
     }
     Ok(())
 }
 
-/// Where clients reach this machine.
+/// Returns the address of this machine for clients.
 fn endpoint(args: &SetupArgs, asks: bool) -> anyhow::Result<HubAddress> {
     if let Some(endpoint) = &args.endpoint {
         return Ok(endpoint.clone());
@@ -87,13 +90,19 @@ fn endpoint(args: &SetupArgs, asks: bool) -> anyhow::Result<HubAddress> {
     let host = match own {
         Some(own) if !asks => own.to_string(),
         None if !asks => bail!(
-            "this machine has no public address of its own: say what clients reach it by, --endpoint HOST:PORT"
+            "this machine has no public address of its own: give the address at which clients reach it, --endpoint HOST:PORT"
         ),
         own => {
             let own = own.map(|own| own.to_string()).unwrap_or_default();
             ask("the public name or address of this machine", &own)?
         }
     };
+    // The answer may contain the port. An address of IPv6 alone contains none.
+    if host.parse::<IpAddr>().is_err()
+        && let Ok(with_port) = address(&host)
+    {
+        return Ok(with_port);
+    }
     let port = if asks {
         ask("the UDP port", PORT)?
     } else {
@@ -107,9 +116,9 @@ fn endpoint(args: &SetupArgs, asks: bool) -> anyhow::Result<HubAddress> {
     address(&format!("{host}:{port}")).map_err(anyhow::Error::msg)
 }
 
-/// The address that this machine has towards the internet, where that is its own.
+/// Returns this machine's source address towards the Internet, if it is a public one.
 fn public_address() -> Option<IpAddr> {
-    // Connecting sends nothing; it asks the routing table (RFC 5737, RFC 3849).
+    // Connecting sends no packet; it queries the routing table (RFC 5737, RFC 3849).
     let own = |from: &str, to: &str| {
         let socket = UdpSocket::bind(from).ok()?;
         socket.connect(to).ok()?;
@@ -121,7 +130,7 @@ fn public_address() -> Option<IpAddr> {
         .or_else(|| v6().filter(|ip| !is_private(*ip)))
 }
 
-/// Asks somebody who sits there; an empty answer is the proposal.
+/// Asks the person at the terminal; an empty answer accepts the proposed value.
 fn ask(what: &str, proposal: &str) -> anyhow::Result<String> {
     let mut error = std::io::stderr();
     write!(error, "{what} [{proposal}]: ")?;
@@ -138,8 +147,8 @@ fn ask(what: &str, proposal: &str) -> anyhow::Result<String> {
     Ok(answer.to_owned())
 }
 
-/// Starts the unit, where there is one; whether the hub runs. The service manager says when it is
-/// ready.
+/// Starts the unit, if there is one; returns whether the hub is running. The service manager
+/// reports when it is ready.
 fn start(run_dir: &Path) -> anyhow::Result<bool> {
     let socket = run_dir::socket(run_dir);
     if is_alive(&socket) {
@@ -150,8 +159,8 @@ fn start(run_dir: &Path) -> anyhow::Result<bool> {
         return Ok(false);
     }
     firewall::say("systemctl", &["enable", "--now", UNIT])
-        .with_context(|| format!("the hub does not start: journalctl -u {UNIT}"))?;
-    say!("{UNIT} runs, and starts with the machine")?;
+        .with_context(|| format!("the hub does not start: see `journalctl -u {UNIT}`"))?;
+    say!("{UNIT} is running, and starts with the machine")?;
     Ok(true)
 }
 

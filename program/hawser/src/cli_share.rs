@@ -25,13 +25,13 @@ use crate::guests::{ListArgs, NameArgs, print};
 use crate::logs::LogArgs;
 use crate::runtime::runtime;
 
-/// Gives this machine's networks to neighbours: they use them beside their own.
+/// Shares this machine's networks with neighbours, who use them in addition to their own.
 ///
-/// Works with and without `hawser up` on this machine. Needs root; goes on in the background until
-/// `hawser share stop`. Prints this machine's code, which a taker needs once:
-/// `hawser pool trust NAME CODE` there. Each taker is allowed once here, by its code:
-/// `hawser share allow NAME CODE` (`hawser share status` shows who asks). What passes goes to the
-/// taker's own hub and nowhere else, and is encrypted for it.
+/// Works with and without `hawser up` on this machine. Needs root. Continues in the background
+/// until `hawser share stop`. Prints the code of this machine. A neighbour's machine (a taker)
+/// needs this code once: run `hawser pool trust NAME CODE` there. Allow each taker once here, by
+/// its own code: `hawser share allow NAME CODE` (`hawser share status` shows the requests). Packets
+/// of a taker are encrypted for its own hub, and are sent to no other host.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ShareArgs {
@@ -43,34 +43,39 @@ pub(crate) struct ShareArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum ShareCommand {
-    /// Shows what is given, who takes, who asks, and what has been carried.
+    /// Shows the shared networks, the takers, their requests, and the transferred bytes.
     Status(StatusArgs),
-    /// Lets a device take, now and later: its name here, and its code (`hawser pool` there).
+    /// Allows a taker permanently: a name for it, and its code (shown by `hawser pool` on its
+    /// machine).
     Allow(AllowArgs),
-    /// Takes the leave back; what the device takes ends at once.
+    /// Revokes the permission of a taker; its traffic ends at once.
     Revoke(NameArgs),
-    /// Stops giving.
+    /// Stops sharing.
     Stop(ListArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct GiveArgs {
-    /// At most this in each direction, all takers together, such as 5mbit.
+    /// Maximum rate in each direction, all takers together, such as 5mbit.
     #[arg(long, value_name = "RATE", value_parser = speed)]
     cap: Option<Speed>,
-    /// At most this in both directions together, such as 2GB.
+    /// Maximum bytes in both directions together, such as 2GB.
     #[arg(long, value_name = "AMOUNT", value_parser = size)]
     quota: Option<Size>,
-    /// Until that time of the day, such as 18:00.
+    /// Cost that takers see, 0 to 255 in any unit. Takers prefer lower costs, and may exclude
+    /// higher ones.
+    #[arg(long, value_name = "COST")]
+    cost: Option<u8>,
+    /// Time of day at which sharing ends, such as 18:00.
     #[arg(long, value_name = "TIME", value_parser = time)]
     until: Option<TimeOfDay>,
-    /// Only to these of the known takers; NAME=CODE makes one known. May be repeated.
+    /// Serves only these of the allowed takers; NAME=CODE allows one. May be repeated.
     #[arg(long, value_name = "NAME", value_parser = taker)]
     allow: Vec<Allowed>,
-    /// Gives only networks (interfaces) of these names; * and ? are wild. May be repeated.
+    /// Shares only networks (interfaces) with these names; * and ? are wildcards. May be repeated.
     #[arg(long, value_name = "PATTERN", value_parser = pattern)]
     networks: Vec<Pattern>,
-    /// Stays in the foreground (for systemd, or to watch the log).
+    /// Stays in the foreground (for systemd, or to read the log).
     #[arg(long)]
     foreground: bool,
     /// Prints the result as JSON.
@@ -87,10 +92,10 @@ struct GiveArgs {
 
 #[derive(Debug, clap::Args)]
 struct StatusArgs {
-    /// Prints everything as JSON (with --watch: one object a line).
+    /// Prints everything as JSON (with --watch: one object per line).
     #[arg(long)]
     json: bool,
-    /// Shows it again every half second, until Ctrl-C.
+    /// Repeats the output every half second, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
@@ -99,7 +104,7 @@ struct StatusArgs {
 
 #[derive(Debug, clap::Args)]
 struct AllowArgs {
-    /// What to call it here: 1 to 32 of a-z, 0-9, - and _.
+    /// Name for the machine, used on this machine only: 1 to 32 of a-z, 0-9, - and _.
     name: String,
     /// The code that `hawser pool` shows on it.
     #[arg(value_parser = code)]
@@ -128,8 +133,9 @@ fn time(text: &str) -> Result<TimeOfDay, String> {
 }
 
 pub(crate) fn code(text: &str) -> Result<Code, String> {
-    text.parse()
-        .map_err(|()| "a code of 16 letters and digits, as `hawser pool` shows it there".to_owned())
+    text.parse().map_err(|()| {
+        "a code of 16 letters and digits, as `hawser pool` shows it on the other machine".to_owned()
+    })
 }
 
 fn taker(text: &str) -> Result<Allowed, String> {
@@ -154,10 +160,10 @@ pub(crate) fn run(args: ShareArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn give(args: GiveArgs) -> anyhow::Result<ExitCode> {
-    // What is wrong with the configuration is said before anything else.
+    // Report errors of the configuration first.
     let mut config = share::load_config(&args.directories.dir)?;
     if !hawser_linux::process::is_root() {
-        bail!("needs root to bind sockets to networks: sudo hawser share ...");
+        bail!("needs root to bind sockets to networks: run `sudo hawser share ...`");
     }
     let run_dir = args.directories.run_dir(Role::Share);
     if !args.detached {
@@ -167,7 +173,7 @@ fn give(args: GiveArgs) -> anyhow::Result<ExitCode> {
                     Some(code) => trust.allow(&taker.name, code, Vec::new())?,
                     None if trust.takers.iter().any(|known| known.name == taker.name) => {}
                     None => bail!(
-                        "{0} is not known: --allow {0}=CODE, with the code that `hawser pool` shows there",
+                        "{0} is not an allowed taker: write --allow {0}=CODE, with the code that `hawser pool` shows there",
                         taker.name
                     ),
                 }
@@ -179,7 +185,7 @@ fn give(args: GiveArgs) -> anyhow::Result<ExitCode> {
         return detach(&args, &run_dir);
     }
     if args.detached {
-        hawser_linux::process::new_session().context("cannot leave the terminal")?;
+        hawser_linux::process::new_session().context("cannot detach from the terminal")?;
     }
     apply(&args, &mut config);
     let log = args.logs.start_with(config.log.as_ref())?;
@@ -195,10 +201,11 @@ fn give(args: GiveArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the command line says goes before what the file says.
+/// Applies the options of the command line, which override the file.
 fn apply(args: &GiveArgs, config: &mut ShareConfig) {
     config.cap = args.cap.or(config.cap);
     config.quota = args.quota.or(config.quota);
+    config.cost = args.cost.unwrap_or(config.cost);
     config.until = args.until.or(config.until);
     if !args.networks.is_empty() {
         config.networks.clone_from(&args.networks);
@@ -208,7 +215,7 @@ fn apply(args: &GiveArgs, config: &mut ShareConfig) {
 fn detach(args: &GiveArgs, run_dir: &Path) -> anyhow::Result<ExitCode> {
     run_dir::prepare(run_dir)?;
     if is_alive(&run_dir::socket(run_dir)) {
-        bail!("this machine shares already: `hawser share status` shows it, `hawser share stop` ends it");
+        bail!("this machine is already sharing: `hawser share status` shows it, `hawser share stop` ends it");
     }
     let mut child = background::start(&arguments(run_dir), None, run_dir)?;
     let (status, is_up) = background::wait(&mut child, run_dir, |status| status["state"] == "up")?;
@@ -222,15 +229,15 @@ fn detach(args: &GiveArgs, run_dir: &Path) -> anyhow::Result<ExitCode> {
         say!("{status}")?;
     } else {
         say!(
-            "shares; this machine's code is {}\na neighbour takes with `hawser pool trust NAME {0}`; \
-             `hawser share status` shows who asks",
+            "sharing; the code of this machine is {}\n\
+             on a neighbour's machine: `hawser pool trust NAME {0}`; `hawser share status` shows its request",
             text(&status["code"])
         )?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The same words once more, for the daemon.
+/// Returns the same arguments again, for the daemon.
 fn arguments(run_dir: &Path) -> Vec<OsString> {
     let mut all: Vec<OsString> = std::env::args_os().skip(1).collect();
     all.extend(["--foreground".into(), "--detached".into()]);
@@ -245,15 +252,15 @@ fn arguments(run_dir: &Path) -> Vec<OsString> {
 
 fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let socket = run_dir::socket(&args.directories.run_dir(Role::Share));
-    let down = "nothing is given here: `sudo hawser share` begins";
+    let down = "not sharing: `sudo hawser share` starts it";
     show(&socket, (args.json, args.watch), down, render)
 }
 
-/// What is given, and the takers.
+/// Returns a description of the shared networks and the takers.
 pub(crate) fn render(status: &Value) -> String {
     let ways: Vec<_> = list(&status["ways"]).iter().filter_map(Value::as_str).collect();
     let mut out = format!(
-        "shares {}; this machine's code is {}\n",
+        "sharing {}; the code of this machine is {}\n",
         if ways.is_empty() {
             "nothing: no network is up".to_owned()
         } else {
@@ -272,12 +279,20 @@ pub(crate) fn render(status: &Value) -> String {
             .as_u64()
             .map(|quota| format!("{} of {}", bytes(number(&status["carried_bytes"])), bytes(quota))),
     );
+    terms.extend(
+        status["cost"]
+            .as_u64()
+            .filter(|cost| *cost > 0)
+            .map(|cost| format!("cost {cost}")),
+    );
     terms.extend(status["until"].as_str().map(|until| format!("until {until}")));
     if !terms.is_empty() {
         out += &format!("{}\n", terms.join(", "));
     }
     if let Some(over) = status["over"].as_str() {
-        out += &format!("note: it is over ({over}): `hawser share stop`, then `hawser share` begins anew\n");
+        out += &format!(
+            "note: sharing has ended ({over}): run `hawser share stop`, then `hawser share` to start again\n"
+        );
     }
     for left in list(&status["left"]) {
         let (down, up) = (left["down_bps"].as_u64(), left["up_bps"].as_u64());
@@ -287,7 +302,7 @@ pub(crate) fn render(status: &Value) -> String {
             .collect();
         if !shown.is_empty() {
             out += &format!(
-                "{} has {} left for takers\n",
+                "{} has {} available for takers\n",
                 text(&left["network"]),
                 shown.join(" and ")
             );
@@ -297,7 +312,7 @@ pub(crate) fn render(status: &Value) -> String {
     for taker in takers.iter().filter(|taker| taker["state"] == "waiting") {
         let hubs: Vec<_> = list(&taker["hubs"]).iter().filter_map(Value::as_str).collect();
         out += &format!(
-            "asks: {} (code {}, hub {}), because {}; `sudo hawser share allow NAME {1}` lets it take\n",
+            "request: {} (code {}, hub {}), because {}; `sudo hawser share allow NAME {1}` allows it\n",
             text(&taker["machine"]),
             text(&taker["code"]),
             hubs.join(" "),
@@ -311,7 +326,7 @@ pub(crate) fn render(status: &Value) -> String {
             let name = taker["name"].as_str().unwrap_or(text(&taker["machine"]));
             vec![
                 name.to_owned(),
-                taker["why"].as_str().unwrap_or("takes").to_owned(),
+                taker["why"].as_str().unwrap_or("active").to_owned(),
                 bytes(number(&taker["up_bytes"])),
                 bytes(number(&taker["down_bytes"])),
             ]
@@ -334,12 +349,12 @@ fn allow(args: &AllowArgs) -> anyhow::Result<ExitCode> {
     print(
         args.json,
         || json!({ "version": 1, "allowed": name }),
-        &format!("{name} may take while `hawser share` runs"),
+        &format!("{name} is allowed while `hawser share` is running"),
     )?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The hub that a device which asks names now: the consent is for that one.
+/// Returns the hubs that a requesting device currently names: the consent applies to these.
 fn asked_hubs(run_dir: &Path, code: Code) -> Vec<SocketAddr> {
     let status = ask(&run_dir::socket(run_dir), &Request::Status).unwrap_or_default();
     let takers = list(&status["takers"]).iter();
@@ -360,7 +375,7 @@ fn revoke(args: &NameArgs) -> anyhow::Result<ExitCode> {
     print(
         args.json,
         || json!({ "version": 1, "revoked": name }),
-        &format!("{name} takes nothing here any more"),
+        &format!("{name} is no longer allowed"),
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -377,7 +392,7 @@ fn stop(args: &ListArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The daemon looks at the list at once.
+/// Makes the daemon reload the list at once.
 fn refresh(run_dir: &Path) -> anyhow::Result<()> {
     let socket = run_dir::socket(run_dir);
     if is_alive(&socket) {
@@ -396,14 +411,14 @@ mod tests {
             "code": "aaaa-bbbb-cccc-dddd", "ways": ["wwan0"], "cap_bps": 5_000_000, "quota_bytes": 2_000_000_000_u64,
             "carried_bytes": 1_500, "until": "18:00", "over": null,
             "takers": [
-                { "state": "waiting", "why": "its owner is not known here", "machine": "laptop",
+                { "state": "waiting", "why": "its code is not allowed here", "machine": "laptop",
                   "code": "eeee-ffff-gggg-hhhh", "hubs": ["192.0.2.1:443"] },
                 { "state": "taking", "name": "alice", "up_bytes": 1_000, "down_bytes": 2_000_000 },
             ],
         });
         let shown = render(&status);
         assert!(
-            shown.starts_with("shares wwan0; this machine's code is aaaa-bbbb-cccc-dddd\n"),
+            shown.starts_with("sharing wwan0; the code of this machine is aaaa-bbbb-cccc-dddd\n"),
             "{shown}"
         );
         assert!(
@@ -411,9 +426,9 @@ mod tests {
             "{shown}"
         );
         assert!(
-            shown.contains("`sudo hawser share allow NAME eeee-ffff-gggg-hhhh` lets it take\n"),
+            shown.contains("`sudo hawser share allow NAME eeee-ffff-gggg-hhhh` allows it\n"),
             "{shown}"
         );
-        assert!(shown.contains("alice  takes  1.0 kB  2.0 MB"), "{shown}");
+        assert!(shown.contains("alice  active  1.0 kB  2.0 MB"), "{shown}");
     }
 }

@@ -9,39 +9,44 @@ use std::time::Duration;
 
 use hawser_host::control_socket::{Request, ask, is_alive};
 use hawser_host::lines::{Line, lines};
+use hawser_host::run_dir;
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
-use self::notes::{certificate, held, leases, logins, moving, over_tls, preferences, subnets, treated, wifi};
-use crate::amounts::{bytes, cap_of, quota_of, rate};
+use self::notes::{
+    certificate, client_limits, devices, leases, logins, modems, moving, over_tls, preferences, subnets,
+    translated, treated, wifi,
+};
+use crate::amounts::{bytes, cap_of, quota_of, rate, wireguard_of};
 use crate::directories::DaemonArgs;
 use crate::guests::print;
 
 /// Shows networks, paths, rates, round trips, loss and flows, of a client, a hub or a repeater.
 ///
-/// Rates are those of the last second: "up" towards the hub, "down" from it (on a hub: to and from
-/// the client). Loss, and the rate that a path is taken to carry, are of what this side sends; the
-/// other side shows its own.
+/// Rates are those of the last second: "up" is towards the hub, "down" is from it (on a hub: to and
+/// from the client). Loss and the estimated rate of a path are those of the sending direction. The
+/// other side shows those of the other direction.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
-    /// Prints everything as JSON (with --watch: one object a line).
+    /// Prints everything as JSON (with --watch: one object per line).
     #[arg(long)]
     json: bool,
-    /// Shows it again every half second, until Ctrl-C.
+    /// Repeats the output every half second, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
 
-/// Says of flows which class they have and why, and which networks carry them.
+/// Shows the class and the paths of flows, with the reasons.
 ///
-/// Where rules send some flows past the hub, it says of each which way it goes. With
-/// `dns = "networks"` it says of names which addresses they have, which network was asked, and why.
+/// If rules send some flows outside the tunnel, it also shows the network of each. With `dns =
+/// "networks"` it also shows the addresses of names, the network over which each name was resolved,
+/// and the reason.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
-    /// Part of a flow's description, such as 203.0.113.2:443 or tcp, or of a name; the empty text
-    /// shows all flows.
+    /// Part of the description of flows, such as 203.0.113.2:443 or tcp, or part of a name; the
+    /// empty text selects the busiest flows.
     flow: String,
     /// Prints the result as JSON.
     #[arg(long)]
@@ -52,15 +57,24 @@ pub(crate) struct ExplainArgs {
 
 pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let socket = args.daemon.socket()?;
+    let left = match socket
+        .parent()
+        .is_some_and(|place| run_dir::journal(place).exists())
+    {
+        true => {
+            "\nan earlier run has left changes, such as a closed kill switch: `sudo hawser down` undoes them"
+        }
+        false => "",
+    };
     let down = format!(
-        "down (nothing answers at {}): `sudo hawser up` brings it up",
+        "not running (no answer at {}): `sudo hawser up` starts it{left}",
         socket.display()
     );
     show(&socket, (args.json, args.watch), &down, render)
 }
 
-/// Shows the status of the daemon behind a socket, once or again and again; `down`: what is said
-/// where there is none.
+/// Shows the status of the daemon behind a socket, once or repeatedly; `down` is the message
+/// without a daemon.
 pub(crate) fn show(
     socket: &Path,
     (as_json, watch): (bool, bool),
@@ -102,10 +116,12 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         say!("{}", explained_name(name))?;
     }
     if flows.is_empty() && names.is_empty() {
-        say!(
-            "no flow that this side sends contains {:?}; `hawser explain ''` shows the busiest",
-            args.flow
-        )?;
+        match args.flow.as_str() {
+            "" => say!("this side sends no flow now")?,
+            flow => {
+                say!("no flow that this side sends contains {flow:?}; `hawser explain ''` shows the busiest")?
+            }
+        }
     }
     for flow in flows {
         say!("{}", text(&flow["flow"]))?;
@@ -125,19 +141,20 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         say!("  class {} because {}", text(&flow["class"]), text(&flow["why"]))?;
         match flow["tcp"].as_str() {
             Some("stream") => {
-                say!("  a stream: this machine and the hub each have a TCP of their own")?;
+                say!("  a stream: this machine and the hub each terminate TCP")?;
                 if let Some(why) = flow["tcp_why"].as_str() {
                     say!("  because {why}")?;
                 }
             }
-            Some(reason) => say!("  end-to-end, as packets, because {reason}")?,
+            Some(reason) => say!("  end to end, as packets, because {reason}")?,
             None => {}
         }
         if let Some(bps) = flow["declared_bps"].as_u64() {
-            say!("  has declared {}", rate(bps))?;
+            let (admission, why) = (text(&flow["admission"]), text(&flow["admission_why"]));
+            say!("  declared rate {}: {admission}, because {why}", rate(bps))?;
         }
         if let Some(millis) = flow["deadline_ms"].as_u64() {
-            say!("  of use for {millis} ms")?;
+            say!("  deadline {millis} ms")?;
         }
         if let Some(late) = flow["late"].as_f64() {
             say!(
@@ -164,12 +181,12 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 
 fn explained_name(name: &Value) -> String {
     let asked = match name["network"].as_str() {
-        Some(network) => format!("asked over {network} because {}", text(&name["why"])),
-        None => format!("asked of nobody now: {}", text(&name["why"])),
+        Some(network) => format!("resolved over {network} because {}", text(&name["why"])),
+        None => format!("not resolved now: {}", text(&name["why"])),
     };
     match name["address"].as_str() {
         Some(address) => format!(
-            "{} is {address} for {} s more\n  {asked}",
+            "{} is {address} for another {} s\n  {asked}",
             text(&name["name"]),
             number(&name["seconds"])
         ),
@@ -186,7 +203,7 @@ fn render(status: &Value) -> String {
     }
 }
 
-/// What runs, where, and for how long: one line.
+/// Returns one line: the mode, the interface, and the uptime.
 pub(crate) fn heading(status: &Value) -> String {
     let (state, interface) = (text(&status["state"]), text(&status["interface"]));
     let uptime = since(number(&status["uptime_s"]));
@@ -196,14 +213,14 @@ pub(crate) fn heading(status: &Value) -> String {
             let connected = clients.iter().filter(|client| client["connected"] == true);
             format!(
                 "up: hub at {} on {interface}, {} of {} clients connected, {uptime}",
-                joined(&status["endpoints"]),
+                join_list(&status["endpoints"]),
                 connected.count(),
                 clients.len(),
             )
         }
         Some("direct") => format!(
             "{state}: {interface} ({}) without a hub, {uptime}",
-            joined(&status["inner"])
+            join_list(&status["inner"])
         ),
         Some("repeater") => {
             let side = match status["side"].as_str() {
@@ -221,8 +238,8 @@ pub(crate) fn heading(status: &Value) -> String {
         }
         Some(_) | None => format!(
             "{state}: {interface} ({}) to {}, {uptime}",
-            joined(&status["inner"]),
-            joined(&status["hub"]),
+            join_list(&status["inner"]),
+            join_list(&status["hub"]),
         ),
     }
 }
@@ -243,20 +260,23 @@ fn render_client(status: &Value) -> String {
         let _ = writeln!(out, "{said}");
     }
     out.push_str(&silent(status));
-    out.push_str(&further_hubs(&status["hubs"]));
+    out.push_str(&other_hubs(&status["hubs"]));
     out.push_str(&wifi(&status["radio"]));
+    out.push_str(&modems(&status["networks"]));
+    out.push_str(&devices(&status["networks"]));
     out.push_str(&leases(&status["dhcp"]));
+    out.push_str(&translated(&status["networks"]));
     out.push_str(&over_tls(status));
     out.push_str(&treated(status));
     out.push_str(&subnets(&status["subnets"]));
     out.push_str(&preferences(&status["networks"]));
     out.push_str(&table(status, "network"));
-    out.push_str(&past_the_hub(&status["direct"]));
+    out.push_str(&past_the_hub(&status["direct"], text(&status["notice"])));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
 }
 
-/// Since when the hub in use has not answered; nothing where it does.
+/// Describes since when the hub in use has not answered; empty if it answers.
 fn silent(status: &Value) -> String {
     let seconds = status["silent_s"].as_u64().filter(|seconds| *seconds > 0);
     seconds.map_or(String::new(), |seconds| {
@@ -264,49 +284,49 @@ fn silent(status: &Value) -> String {
     })
 }
 
-/// The hubs that are not in use; nothing where there is one hub.
-fn further_hubs(hubs: &Value) -> String {
+/// Describes the hubs that are not in use; empty with one hub.
+fn other_hubs(hubs: &Value) -> String {
     let others = list(hubs).iter().filter(|hub| hub["in_use"] == false);
     let line = |hub: &Value| {
         let connections = hub["finishing"].as_u64().map(|open| match open {
             1 => "one connection".to_owned(),
             open => format!("{open} connections"),
         });
-        let verb = if hub["finishing"] == 1 { "goes" } else { "go" };
         let rules: Vec<_> = list(&hub["by_rules"]).iter().filter_map(Value::as_str).collect();
         let rules = rules.join(", ");
         let sooner = hub["sooner"].as_u64();
         let state = match (connections, hub["joined"] == true) {
-            _ if hub["refused"] == true => "does not let this client in".to_owned(),
+            _ if hub["refused"] == true => "rejects this client".to_owned(),
             (_, false) => "the invitation is not used yet".to_owned(),
             (Some(open), true) if rules.is_empty() && sooner.is_some() => match sooner {
-                Some(1) => format!("one destination is reached sooner there, {open} {verb} there"),
+                Some(1) => format!("faster for one destination, used by {open}"),
                 Some(count @ 2..) => {
-                    format!("{count} destinations are reached sooner there, {open} {verb} there")
+                    format!("faster for {count} destinations, used by {open}")
                 }
-                _ => format!("tried for what is wanted of late, {open} {verb} there"),
+                _ => format!("measured for recent destinations, used by {open}"),
             },
-            (None, true) if rules.is_empty() => "takes over when that is silent".to_owned(),
-            (None, true) => format!("is for {rules} by a rule, and not in use yet"),
-            (Some(open), true) if rules.is_empty() => format!("{open} that began there {verb} on there"),
+            (None, true) if rules.is_empty() => "takes over when the hub in use does not answer".to_owned(),
+            (None, true) => format!("reserved by a rule for {rules}, not in use yet"),
+            (Some(open), true) if rules.is_empty() => format!("still used by {open} that began there"),
             (Some(_), true) if hub["answers"] == false => {
-                format!("does not answer: what a rule sends there ({rules}) goes through the hub in use")
+                format!("does not answer: connections that a rule sends there ({rules}) use the hub in use")
             }
-            (Some(open), true) => format!("{open} to {rules} {verb} there by a rule"),
+            (Some(open), true) => format!("used by a rule for {open} to {rules}"),
         };
         let away = hub["round_trip_ms"].as_f64();
         let away = away.map_or(String::new(), |ms| format!(" ({ms:.0} ms away)"));
-        format!("further hub {}{away}: {state}\n", joined(&hub["endpoints"]))
+        format!("other hub {}{away}: {state}\n", join_list(&hub["endpoints"]))
     };
     others.map(line).collect()
 }
 
-/// The networks as rules with `via = "direct"` see them; nothing where there are none.
-fn past_the_hub(direct: &Value) -> String {
+/// Describes the networks used by rules with `via = "direct"`; empty without such rules. `noted` is
+/// the notice of the whole status, which is not repeated.
+fn past_the_hub(direct: &Value, noted: &str) -> String {
     if direct.is_null() {
         return String::new();
     }
-    let notice = direct["notice"].as_str();
+    let notice = direct["notice"].as_str().filter(|notice| !noted.contains(notice));
     let notice = notice.map_or(String::new(), |notice| format!("note: {notice}\n"));
     let used = list(&direct["networks"]).iter();
     let used = used.filter(|network| network["used"] == true);
@@ -320,20 +340,20 @@ fn past_the_hub(direct: &Value) -> String {
             ]
         })
         .collect();
-    // With hub = "faster" alone, all goes through one hub or another.
+    // With only hub = "faster", all flows use a hub.
     if direct["leads_past"] == false {
         return notice;
     }
-    let heads = ["past the hub", "state", "rtt", "flows"];
+    let heads = ["outside tunnel", "state", "rtt", "flows"];
     let destinations = &direct["destinations"];
     let destinations = destinations["known"].as_u64().map_or(String::new(), |known| {
         let past = number(&destinations["past"]);
-        format!("{past} of {known} destinations are reached sooner past the hub\n")
+        format!("{past} of {known} destinations are faster outside the tunnel\n")
     });
     format!("\n{notice}{}{destinations}", columns(&heads, &rows, "\n"))
 }
 
-/// To a network's gateway.
+/// Returns the round trip to a network's gateway.
 fn trip(network: &Value) -> String {
     let trip = network["rtt_ms"].as_f64();
     trip.map_or("-".to_owned(), |trip| format!("{trip:.1} ms"))
@@ -345,6 +365,8 @@ fn render_direct(status: &Value) -> String {
         let _ = writeln!(out, "note: {notice}");
     }
     out.push_str(&wifi(&status["radio"]));
+    out.push_str(&modems(&status["networks"]));
+    out.push_str(&devices(&status["networks"]));
     out.push_str(&leases(&status["dhcp"]));
     out.push_str(&logins(&status["networks"]));
     let networks = list(&status["networks"]).iter();
@@ -366,20 +388,20 @@ fn render_repeater(status: &Value) -> String {
         let code = text(stranger);
         let _ = writeln!(
             out,
-            "heard, but not trusted: {code} (if the other box shows it: hawser repeat trust {code})"
+            "detected, but not trusted: {code} (if the other box shows this code: `hawser repeat trust {code}`)"
         );
     }
     out.push_str(&table(status, "link"));
     let sessions = list(&status["sessions"]).iter();
     let paths: Vec<_> = sessions.flat_map(|session| list(&session["paths"])).collect();
-    out.push_str(&held(&status["clients"], &paths));
+    out.push_str(&client_limits(&status["clients"], &paths));
     out.push_str(&channels(&status["links"]));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
 }
 
-/// The channels of links that are radios, a line each; of those that may be moved, what became of
-/// that.
+/// Describes the channels of radio links, one per line, with the result of searches for those that
+/// may be moved.
 pub(crate) fn channels(links: &Value) -> String {
     let line = |link: &Value| {
         let radio = &link["radio"];
@@ -389,7 +411,7 @@ pub(crate) fn channels(links: &Value) -> String {
         let how = match (moving["stays"].as_str(), last["kept"].as_bool()) {
             (Some(why), _) => format!("; not moved: {why}"),
             (None, Some(true)) => format!(
-                "; moved there from {} {} ago: {} instead of {}, {} tried in {:.1} s",
+                "; moved there from {} {} ago: {} instead of {}, {} tested in {:.1} s",
                 number(&last["from"]),
                 age(number(&last["s_ago"])),
                 rate(number(&last["after_bps"])),
@@ -398,12 +420,12 @@ pub(crate) fn channels(links: &Value) -> String {
                 number(&last["took_ms"]) as f64 / 1e3
             ),
             (None, Some(false)) => format!(
-                "; stayed there {} ago: of {} tried none carries more than its {}",
+                "; stayed there {} ago: none of {} tested channels has more than its {}",
                 age(number(&last["s_ago"])),
                 number(&last["tried"]),
                 rate(number(&last["before_bps"])),
             ),
-            (None, None) if carries > 0 => format!("; carried {} in its last test", rate(carries)),
+            (None, None) if carries > 0 => format!("; {} in its last test", rate(carries)),
             (None, None) => String::new(),
         };
         Some(format!("{}: channel {channel}{how}\n", text(&link["name"])))
@@ -432,7 +454,7 @@ fn direct_row(network: &Value) -> Vec<String> {
     row
 }
 
-/// What a network has carried this month, and of what.
+/// Returns a network's usage of the month, and its quota.
 fn used(usage: &Value) -> String {
     let total = bytes(number(&usage["total_bytes"]));
     match usage["quota_bytes"].as_u64() {
@@ -449,6 +471,9 @@ fn render_hub(status: &Value) -> String {
         if is_limited && client["connected"] == true {
             let (name, cap, quota) = (text(&client["name"]), cap_of(limits), quota_of(limits));
             let _ = writeln!(out, "{name}: cap {cap}, quota {quota}");
+        }
+        if !client["wireguard"].is_null() {
+            let _ = writeln!(out, "{}: {}", text(&client["name"]), wireguard_of(client));
         }
     }
     out.push_str(&certificate(&status["tls"]["acme"]));
@@ -478,7 +503,7 @@ fn row(line: Line<'_>) -> Vec<String> {
     row
 }
 
-/// The busiest flows of all sessions.
+/// Returns the busiest flows of all sessions.
 fn flows(status: &Value) -> String {
     let mut all: Vec<_> = list(&status["sessions"])
         .iter()
@@ -490,7 +515,7 @@ fn flows(status: &Value) -> String {
     }
     let rows: Vec<_> = all
         .iter()
-        .take(MOST_FLOWS)
+        .take(MAX_FLOWS)
         .map(|flow| {
             vec![
                 text(&flow["flow"]).to_owned(),
@@ -510,7 +535,7 @@ fn since(seconds: u64) -> String {
     format!("for {}", age(seconds))
 }
 
-/// A span of time: `5 min`.
+/// Formats a duration, such as `5 min`.
 fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -532,7 +557,7 @@ pub(crate) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-fn joined(value: &Value) -> String {
+fn join_list(value: &Value) -> String {
     let parts: Vec<_> = list(value).iter().filter_map(Value::as_str).collect();
     if parts.is_empty() {
         "no address yet".to_owned()
@@ -541,8 +566,10 @@ fn joined(value: &Value) -> String {
     }
 }
 
+/// Interval of `--watch`. Source: our choice; a shorter one shows numbers that cannot be read.
 const REFRESH: Duration = Duration::from_millis(500);
-const MOST_FLOWS: usize = 10;
+/// Maximum number of shown flows. Source: our choice, with the networks one screen of 24 lines.
+const MAX_FLOWS: usize = 10;
 
 #[cfg(test)]
 mod tests {
@@ -575,14 +602,15 @@ mod tests {
 
     #[test]
     fn flows_past_the_hub_have_a_table_of_their_own() {
-        assert_eq!(past_the_hub(&Value::Null), "");
-        let shown = past_the_hub(&json!({ "notice": null, "networks": [
+        assert_eq!(past_the_hub(&Value::Null, ""), "");
+        let direct = json!({ "notice": "a modem roams", "networks": [
             { "name": "wlan0", "used": true, "state": "active", "rtt_ms": 2.0, "flows": 3 },
             { "name": "lte", "used": false, "state": "gone" },
-        ] }));
+        ] });
+        let shown = past_the_hub(&direct, "a modem roams");
         assert_eq!(
             shown,
-            "\npast the hub  state   rtt     flows\nwlan0         active  2.0 ms  3\n"
+            "\noutside tunnel  state   rtt     flows\nwlan0           active  2.0 ms  3\n"
         );
     }
 
@@ -591,7 +619,7 @@ mod tests {
         let status = json!({
             "role": "client", "state": "up", "interface": "hawser0", "inner": ["100.96.0.2"],
             "hub": ["hub:443"], "uptime_s": 61, "notice": null,
-            "limit": { "state": "capped", "said": "the hub lets this machine have 8.0 Mbit/s" },
+            "limit": { "state": "capped", "said": "the hub limits this machine to 8.0 Mbit/s" },
             "hubs": [
                 { "endpoints": ["hub:443"], "in_use": true, "joined": true, "refused": false },
                 { "endpoints": ["other:443"], "in_use": false, "joined": true, "refused": false },
@@ -620,7 +648,7 @@ mod tests {
             "{shown}"
         );
         assert!(
-            shown.contains("\nfurther hub other:443: takes over when"),
+            shown.contains("\nother hub other:443: takes over when"),
             "{shown}"
         );
         assert!(shown.contains("loss up  rate up"), "{shown}");
@@ -633,7 +661,7 @@ mod tests {
             "{shown_lost}"
         );
         assert!(
-            shown.contains("\nthe hub lets this machine have 8.0 Mbit/s\n"),
+            shown.contains("\nthe hub limits this machine to 8.0 Mbit/s\n"),
             "{shown}"
         );
         assert!(shown.contains("fiber *  active    2 kbit/s"), "{shown}");
@@ -643,56 +671,56 @@ mod tests {
                 true,
                 json!([]),
                 json!(null),
-                "one connection that began there goes on there",
+                "still used by one connection that began there",
             ),
             (
                 json!(3),
                 true,
                 json!([]),
                 json!(null),
-                "3 connections that began there go on there",
+                "still used by 3 connections that began there",
             ),
             (
                 json!(2),
                 true,
                 json!(["203.0.113.0/24"]),
                 json!(0),
-                "2 connections to 203.0.113.0/24 go there by a rule",
+                "used by a rule for 2 connections to 203.0.113.0/24",
             ),
             (
                 json!(0),
                 false,
                 json!(["203.0.113.0/24"]),
                 json!(0),
-                "does not answer: what a rule sends there (203.0.113.0/24) goes",
+                "does not answer: connections that a rule sends there (203.0.113.0/24) use",
             ),
             (
                 json!(null),
                 false,
                 json!(["203.0.113.0/24"]),
                 json!(0),
-                "is for 203.0.113.0/24 by a rule, and not in use yet",
+                "reserved by a rule for 203.0.113.0/24, not in use yet",
             ),
             (
                 json!(1),
                 true,
                 json!([]),
                 json!(12),
-                "12 destinations are reached sooner there, one connection goes there",
+                "faster for 12 destinations, used by one connection",
             ),
             (
                 json!(0),
                 true,
                 json!([]),
                 json!(0),
-                "tried for what is wanted of late, 0 connections go there",
+                "measured for recent destinations, used by 0 connections",
             ),
         ] {
             let hub = json!([{ "endpoints": ["other:443"], "in_use": false, "joined": true, "refused": false,
                 "finishing": open, "answers": answers, "by_rules": by_rules, "sooner": sooner }]);
-            let shown = further_hubs(&hub);
+            let shown = other_hubs(&hub);
             assert!(
-                shown.starts_with(&format!("further hub other:443: {said}")),
+                shown.starts_with(&format!("other hub other:443: {said}")),
                 "{shown}"
             );
         }

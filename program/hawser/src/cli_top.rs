@@ -1,7 +1,7 @@
 //! `hawser top`: the status of a daemon, live, on a whole terminal.
 //!
-//! [`model`] keeps what was said and the rates of the last minutes, [`view`] draws it; this file
-//! asks the daemon, reads keys, and gives the terminal back.
+//! [`model`] stores the answers and the rates of the last minutes, [`view`] draws them; this file
+//! queries the daemon, reads keys, and restores the terminal.
 
 #[path = "top/model.rs"]
 mod model;
@@ -21,14 +21,13 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use crate::directories::DaemonArgs;
 use model::Model;
 
-/// Shows networks, rates over the last minutes, and flows with the reason why each goes where it
-/// goes, live.
+/// Shows networks, rates over the last minutes, and flows with their paths and the reasons, live.
 ///
-/// Keys: q ends, the space bar holds the picture, the arrows and PgUp, PgDn go through the flows. A
-/// daemon that is restarted meanwhile is shown again once it is there.
+/// Keys: q quits, the space bar freezes the display, the arrow keys and PgUp, PgDn scroll the
+/// flows. After a restart of the daemon, the display continues.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TopArgs {
-    /// Asks the daemon once in so many seconds, 0.1 to 60.
+    /// Interval between updates, 0.1 to 60 s.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     every: Duration,
     #[command(flatten)]
@@ -47,19 +46,19 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Shows the daemon until the user ends it.
 ///
 /// # Errors
-/// There is no terminal, or nothing runs at the start.
+/// There is no terminal, or no daemon is running at the start.
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     let socket = args.daemon.socket()?;
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        bail!("this needs a terminal; `hawser status --watch --json` writes an object a line");
+        bail!("`hawser top` needs a terminal; `hawser status --watch --json` prints one object per line");
     }
     if !is_alive(&socket) {
         bail!(
-            "nothing answers at {}: `sudo hawser up` brings it up",
+            "not running (no answer at {}): `sudo hawser up` starts it",
             socket.display()
         );
     }
-    // A panic gives the terminal back, too.
+    // A panic restores the terminal, too.
     let mut terminal = ratatui::init();
     let ended = watch(&mut terminal, &socket, args.every);
     ratatui::restore();
@@ -72,11 +71,11 @@ fn watch(terminal: &mut DefaultTerminal, socket: &Path, every: Duration) -> anyh
     loop {
         if due <= Instant::now() {
             due = Instant::now() + every;
-            look(&mut model, socket);
+            ask_daemon(&mut model, socket);
         }
         terminal.draw(|frame| view::draw(&mut model, frame))?;
         while event::poll(due.saturating_duration_since(Instant::now()))? {
-            // Another size, for instance, is drawn at once.
+            // Other events, such as a resize, cause a redraw at once.
             if let Event::Key(key) = event::read()? {
                 if is_end(key) {
                     return Ok(());
@@ -90,8 +89,8 @@ fn watch(terminal: &mut DefaultTerminal, socket: &Path, every: Duration) -> anyh
     }
 }
 
-/// Asks the daemon. One that does not answer is shown as that.
-fn look(model: &mut Model, socket: &Path) {
+/// Queries the daemon. If it does not answer, this is shown.
+fn ask_daemon(model: &mut Model, socket: &Path) {
     let every_flow = Request::Explain { flow: String::new() };
     let answers = ask(socket, &Request::Status).and_then(|status| Ok((status, ask(socket, &every_flow)?)));
     match answers {

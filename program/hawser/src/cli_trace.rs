@@ -1,4 +1,4 @@
-//! `hawser trace`: what each path of a running daemon does over time, as qlog and as a picture.
+//! `hawser trace`: state of each path of a running daemon over time, as qlog and as a chart.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -16,34 +16,36 @@ use serde_json::Value;
 use crate::directories::DaemonArgs;
 use crate::runtime::runtime;
 
-/// Writes down what each path does over time: state, rate, window, round trip, loss, queue and
-/// retransmissions, of a client, a hub or a repeater.
+/// Records the paths of a client, a hub or a repeater over time: state, rate, window, round trip,
+/// loss, queue and retransmissions.
 ///
-/// The file is qlog (JSON text sequences, as `hawser-lab sim --qlog` writes it too): qvis and other
-/// viewers read it. It holds the names of networks (on a hub, of clients), and no payload, address
-/// or flow. It is good whenever the trace ends: Ctrl-C, a crash, the end of the daemon.
+/// The file is qlog (JSON text sequences, like that of `hawser-lab sim --qlog`), which qvis and
+/// other viewers read. It contains the names of networks (on a hub, of clients), but no payload,
+/// addresses or flows. It is valid after every write, so a trace survives Ctrl-C, a crash and the
+/// end of the daemon.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TraceArgs {
-    /// The trace; must not exist.
+    /// File of the trace; it must not exist.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Draws it as a page for a browser, too, when the trace ends; must not exist.
+    /// Also writes a page for a browser with charts to this file when the trace ends; it must not
+    /// exist.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
-    /// Milliseconds between two looks.
+    /// Milliseconds between two samples.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     every_ms: u64,
-    /// Ends after so many seconds; by default with Ctrl-C.
+    /// Ends after this many seconds; by default with Ctrl-C.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
 
-/// Runs the command; 0 done, 1 no daemon, or a file cannot be written.
+/// Runs the command; returns 0 if done, 1 without a daemon, or if a file cannot be written.
 ///
 /// # Errors
-/// When the daemon does not answer at first, has no paths of its own, or a file cannot be written.
+/// The daemon does not answer at the start, has no paths, or a file cannot be written.
 pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(trace(args))
 }
@@ -53,7 +55,9 @@ async fn trace(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let mut now = status(&socket).await?;
     if now["role"] == "direct" {
-        bail!("without a hub there are no paths: connections go over the networks as they are");
+        bail!(
+            "direct mode has no paths to trace: run `hawser trace` on a client of a hub, a hub or a repeater"
+        );
     }
     let mut file = new(&args.out)?;
     let drawn = args
@@ -71,10 +75,10 @@ async fn trace(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     let (mut sampler, mut qlog) = (Sampler::default(), Qlog::default());
     for look in 1_u32.. {
         let sample = sampler.sample(start.elapsed().as_secs_f64() * 1e3, &now);
-        // In one write: a look is there or not.
+        // Written in one call, so that a sample is complete or missing.
         file.write_all(qlog.records(sampler.networks(), &sample).as_bytes())
             .with_context(failed)?;
-        if drawn.is_some() && samples.len() < MOST_DRAWN {
+        if drawn.is_some() && samples.len() < MAX_DRAWN {
             samples.push(sample);
         }
         let next = every.saturating_mul(look);
@@ -88,13 +92,13 @@ async fn trace(args: &TraceArgs) -> anyhow::Result<ExitCode> {
         now = match status(&socket).await {
             Ok(now) => now,
             Err(error) => {
-                say!("the trace ends: {error:#}")?;
+                say!("the trace has ended: {error:#}")?;
                 break;
             }
         };
     }
     say!(
-        "{}: a trace of {} paths",
+        "wrote {}: a trace of {} paths",
         args.out.display(),
         sampler.networks().len()
     )?;
@@ -102,7 +106,7 @@ async fn trace(args: &TraceArgs) -> anyhow::Result<ExitCode> {
         let page = picture(&title, sampler.networks(), every.as_secs_f64(), &samples);
         file.write_all(page.as_bytes())
             .with_context(|| format!("cannot write {}", place.display()))?;
-        say!("{}: its picture", place.display())?;
+        say!("wrote {}: its charts", place.display())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -117,5 +121,6 @@ fn title(status: &Value) -> String {
     format!("{role} {}", status["interface"].as_str().unwrap_or_default())
 }
 
-/// Samples of a picture: an hour at ten a second. The trace itself goes on.
-const MOST_DRAWN: usize = 36_000;
+/// Maximum number of samples in a chart; the trace itself continues. Source: one hour at ten
+/// samples per second.
+const MAX_DRAWN: usize = 36_000;

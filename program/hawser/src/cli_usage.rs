@@ -11,13 +11,13 @@ use crate::amounts::bytes;
 use crate::cli_status::{list, number, text};
 use crate::directories::Directories;
 
-/// Shows what each network has carried, month by month, and what is left of its quota.
+/// Shows the usage of each network by month, and the remainder of its quota.
 ///
-/// A month begins on the network's reset_day (client.toml). Counted while `hawser up --direct`
-/// runs; what was carried in the last five seconds may be missing.
+/// A month begins on the network's reset_day (client.toml). Traffic is counted while `hawser up` is
+/// running, with and without a hub. The last 5 s may be missing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UsageArgs {
-    /// Only networks of these names.
+    /// Shows only networks of these names.
     network: Vec<String>,
     /// Prints the result as JSON.
     #[arg(long)]
@@ -48,12 +48,11 @@ fn render(usage: &Value) -> String {
         .flat_map(|network| list(&network["months"]).iter().map(|month| row(network, month)))
         .collect();
     if rows.is_empty() {
-        return "nothing has been counted yet: `sudo hawser up --direct` counts".to_owned();
+        return "nothing has been counted yet: `hawser up` counts traffic while it is running, and stores it every 5 s"
+            .to_owned();
     }
     columns(
-        &[
-            "network", "from", "until", "received", "sent", "total", "of quota",
-        ],
+        &["network", "from", "until", "received", "sent", "total", "quota"],
         &rows,
         "",
     )

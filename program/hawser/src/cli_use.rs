@@ -1,4 +1,4 @@
-//! `hawser use`: when a network is used beside the others, for a while.
+//! `hawser use`: temporary conditions of a network's use.
 
 use std::process::ExitCode;
 
@@ -9,31 +9,31 @@ use hawser_terminal::say;
 
 use crate::directories::Directories;
 
-/// Uses a network always, for what the others cannot take, or only where no other works, until the
-/// daemon ends; connections live on.
+/// Sets when a network is used: always, when the others are full, or only when no other works.
 ///
-/// always: beside the others, as if nothing was said. overflow: while packets wait for those that
-/// are always used. backup: only while no other network works. What is not named stays as it is.
-/// For good, write use = "backup" under [networks.NAME] in client.toml. What rules send past the
-/// hub (via = "direct") is not concerned.
+/// always: together with the others, the default. overflow: while packets wait for the networks
+/// that are always used. backup: only while no other network works. The setting applies until the
+/// daemon ends; connections continue. Values that are not given stay unchanged. For a permanent
+/// setting, write use = "backup" under [networks.NAME] in client.toml. Flows that rules send
+/// outside the tunnel (via = "direct") are not affected.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UseArgs {
     /// The network (interface), as `hawser status` names it.
     #[arg(value_name = "NETWORK")]
     network: String,
-    /// When it is used, in both directions: always, overflow or backup.
+    /// Condition for the use of the network, in both directions: always, overflow or backup.
     #[arg(value_name = "WHEN", value_parser = priorities(), hide_possible_values = true)]
     when: Option<String>,
-    /// When it is used towards the hub.
+    /// Condition for its use towards the hub.
     #[arg(long, value_name = "WHEN", value_parser = priorities(), conflicts_with = "when")]
     up: Option<String>,
-    /// When it is used from the hub.
+    /// Condition for its use from the hub.
     #[arg(long, value_name = "WHEN", value_parser = priorities(), conflicts_with = "when")]
     down: Option<String>,
-    /// Whether transfers may use it beside other networks.
+    /// Permission for bulk transfers to use the network while another network is usable.
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
     bulk: Option<bool>,
-    /// What client.toml says, from now on.
+    /// Returns to the values of client.toml.
     #[arg(long, conflicts_with_all = ["when", "up", "down", "bulk"])]
     default: bool,
     /// Prints the result as JSON.
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &UseArgs) -> anyhow::Result<ExitCode> {
         ..
     } = request
     {
-        bail!("say when it is used: always, overflow or backup; or --up, --down, --bulk, --default");
+        bail!("no condition is given: add always, overflow or backup, or --up, --down, --bulk or --default");
     }
     let answer = ask(&args.directories.client_socket(), &request)?;
     if args.json {
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &UseArgs) -> anyhow::Result<ExitCode> {
         let uses = &answer["use"];
         let word = |of: &str| uses[of].as_str().unwrap_or("-");
         let bulk = if uses["bulk"] == false {
-            ", no transfers"
+            ", no bulk transfers"
         } else {
             ""
         };

@@ -7,46 +7,47 @@ use hawser_host::control_socket::is_alive;
 use hawser_host::run_dir::{self, Role};
 use hawser_linux::confine::Duty;
 
-/// Where a daemon keeps its files.
+/// Directories of a daemon's files.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Directories {
-    /// Key, configuration, clients.
+    /// Directory of the key, the configuration and the clients.
     #[arg(long, value_name = "DIR", default_value = "/etc/hawser")]
     pub(crate) dir: PathBuf,
-    /// Lock, control socket, undo journal; /run/hawser unless given, /run/hawser-hub of a hub,
-    /// /run/hawser-share of a device that gives, /run/hawser-repeat of a repeater.
+    /// Directory of the lock, the control socket and the undo journal [default: /run/hawser; for a
+    /// hub /run/hawser-hub, for `hawser share` /run/hawser-share, for a repeater
+    /// /run/hawser-repeat].
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 }
 
 impl Directories {
-    /// The run directory of a daemon of that role.
+    /// Returns the run directory of a daemon of that role.
     pub(crate) fn run_dir(&self, role: Role) -> PathBuf {
         let given = self.run_dir.clone();
         given.unwrap_or_else(|| role.run_dir().to_owned())
     }
 
-    /// The control socket of the client, or of direct mode.
+    /// Returns the control socket of the client, or of direct mode.
     pub(crate) fn client_socket(&self) -> PathBuf {
         run_dir::socket(&self.run_dir(Role::Client))
     }
 }
 
-/// Which of the daemons of this machine a command is about.
+/// Choice among the daemons of this machine.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DaemonArgs {
     #[command(flatten)]
     pub(crate) directories: Directories,
-    /// Means the hub of this machine, where a client may run as well.
+    /// Selects the hub of this machine, if a client is running as well.
     #[arg(long, conflicts_with = "run_dir")]
     pub(crate) hub: bool,
-    /// Means the repeater of this machine, where another daemon may run as well.
+    /// Selects the repeater of this machine, if another daemon is running as well.
     #[arg(long, conflicts_with_all = ["run_dir", "hub"])]
     pub(crate) repeat: bool,
 }
 
 impl DaemonArgs {
-    /// The run directory of the daemon that is named, and the client's where none is.
+    /// Returns the run directory of the named daemon, or the client's if none is named.
     pub(crate) fn run_dir(&self) -> PathBuf {
         self.directories.run_dir(match (self.hub, self.repeat) {
             (true, _) => Role::Hub,
@@ -55,11 +56,11 @@ impl DaemonArgs {
         })
     }
 
-    /// The control socket of the daemon that is named; where none is, of the client, or of the hub
-    /// or the repeater where it runs alone.
+    /// Returns the control socket of the named daemon; if none is named, that of the client, or of
+    /// a hub or repeater that is running alone.
     ///
     /// # Errors
-    /// Somebody else could have put it there.
+    /// Another user could have placed the socket there.
     pub(crate) fn socket(&self) -> anyhow::Result<PathBuf> {
         let run_dir = self.run_dir();
         run_dir::check(&run_dir)?;
@@ -72,7 +73,7 @@ impl DaemonArgs {
     }
 }
 
-/// Gives up what a daemon does not need, before it hears anybody.
+/// Drops the privileges that a daemon does not need, before it accepts input.
 pub(crate) fn confine(duty: Duty, dir: &Path, run_dir: &Path) -> anyhow::Result<()> {
     for place in [dir, run_dir] {
         private_directory(place)?;

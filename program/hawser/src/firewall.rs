@@ -1,33 +1,35 @@
-//! Lets a hub through the firewall of its machine, by the tool that the machine has for it.
+//! Admits a hub in the firewall of its machine, with the tool that manages it.
 
 use std::process::Command;
 
 use anyhow::{Context, bail};
-use hawser_hub::WaysIn;
+use hawser_hub::AdmittedPorts;
 use serde_json::Value;
 
-/// Opens what is wanted where a firewall is in the way; what was done, in words.
+/// Opens the ports in each active firewall; returns descriptions of the changes.
 ///
 /// # Errors
-/// A tool fails: what it said.
-pub(crate) fn open(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
+/// A tool fails; the error contains its message.
+pub(crate) fn open(admitted: &AdmittedPorts) -> anyhow::Result<Vec<String>> {
     if say("ufw", &["status"]).is_ok_and(|said| said.contains("Status: active")) {
-        return ufw(ways);
+        return ufw(admitted);
     }
     if say("firewall-cmd", &["--state"]).is_ok_and(|said| said.trim() == "running") {
-        return firewalld(ways);
+        return firewalld(admitted);
     }
-    nftables(ways)
+    nftables(admitted)
 }
 
 /// `443/udp`, `443/tcp`.
-fn ports(ways: &WaysIn) -> Vec<String> {
-    let tcp = ways.tcp.map(|port| format!("{port}/tcp"));
-    std::iter::once(format!("{}/udp", ways.udp)).chain(tcp).collect()
+fn ports(admitted: &AdmittedPorts) -> Vec<String> {
+    let udp = std::iter::once(admitted.udp).chain(admitted.wireguard);
+    let udp = udp.map(|port| format!("{port}/udp"));
+    udp.chain(admitted.tcp.map(|port| format!("{port}/tcp")))
+        .collect()
 }
 
-fn ufw(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
-    let (ports, interface) = (ports(ways), ways.interface.as_str());
+fn ufw(admitted: &AdmittedPorts) -> anyhow::Result<Vec<String>> {
+    let (ports, interface) = (ports(admitted), admitted.interface.as_str());
     for port in &ports {
         say("ufw", &["allow", port, "comment", COMMENT])?;
     }
@@ -38,13 +40,13 @@ fn ufw(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
         )?;
     }
     Ok(vec![format!(
-        "ufw lets {} in, and forwards {interface}",
+        "ufw admits {} and forwards packets of {interface}",
         ports.join(" and ")
     )])
 }
 
-fn firewalld(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
-    let (ports, interface) = (ports(ways), &ways.interface);
+fn firewalld(admitted: &AdmittedPorts) -> anyhow::Result<Vec<String>> {
+    let (ports, interface) = (ports(admitted), &admitted.interface);
     for port in &ports {
         say("firewall-cmd", &["--permanent", &format!("--add-port={port}")])?;
     }
@@ -52,15 +54,15 @@ fn firewalld(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
     say("firewall-cmd", &["--permanent", "--zone=trusted", &add])?;
     say("firewall-cmd", &["--reload"])?;
     Ok(vec![format!(
-        "firewalld lets {} in, and trusts {interface}",
+        "firewalld admits {} and trusts {interface}",
         ports.join(" and ")
     )])
 }
 
-/// Chains of others that drop what no rule of theirs knows: a rule of ours before theirs.
-fn nftables(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
-    let chains = say("nft", &["-j", "list", "chains"]).context("cannot see the firewall")?;
-    let chains: Value = serde_json::from_str(&chains).context("nft speaks another language")?;
+/// Inserts a rule into other programs' chains with the policy drop.
+fn nftables(admitted: &AdmittedPorts) -> anyhow::Result<Vec<String>> {
+    let chains = say("nft", &["-j", "list", "chains"]).context("cannot list the rules of the firewall")?;
+    let chains: Value = serde_json::from_str(&chains).context("cannot parse the output of nft")?;
     let mut done = Vec::new();
     for chain in chains["nftables"].as_array().into_iter().flatten() {
         let chain = &chain["chain"];
@@ -74,15 +76,19 @@ fn nftables(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
         }
         let rules = match chain["hook"].as_str() {
             Some("input") => {
-                let tcp = ways.tcp.map(|port| format!("tcp dport {port}"));
-                [Some(format!("udp dport {}", ways.udp)), tcp]
+                let udp = |port| Some(format!("udp dport {port}"));
+                let tcp = admitted.tcp.map(|port| format!("tcp dport {port}"));
+                [udp(admitted.udp), admitted.wireguard.and_then(udp), tcp]
             }
-            Some("forward") => ["iifname", "oifname"].map(|side| Some(format!("{side} {}", ways.interface))),
+            Some("forward") => {
+                let rule = |side: &str| Some(format!("{side} {}", admitted.interface));
+                [rule("iifname"), rule("oifname"), None]
+            }
             _ => continue,
         };
         let there = say("nft", &["list", "chain", family, table, name])?;
         for rule in rules.into_iter().flatten() {
-            // As nft lists what is below.
+            // The form in which nft lists the rule.
             let (key, value) = rule.rsplit_once(' ').unwrap_or_default();
             let listed = [format!("{rule} accept"), format!("{key} \"{value}\" accept")];
             if listed.iter().any(|listed| there.contains(listed)) {
@@ -96,21 +102,20 @@ fn nftables(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
     }
     if !done.is_empty() {
         done.push(
-            "these rules last until the firewall is loaded again: put them into /etc/nftables.conf"
-                .to_owned(),
+            "these rules are lost when the firewall is reloaded: add them to /etc/nftables.conf".to_owned(),
         );
     }
     Ok(done)
 }
 
-/// What a program says that succeeds.
+/// Runs a program, and returns its output if it succeeds.
 pub(crate) fn say(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");
     let output = Command::new(program)
         .args(arguments)
         .env("PATH", path)
-        // Their words are read here.
+        // Their output is parsed here.
         .env("LC_ALL", "C")
         .output()
         .with_context(|| format!("cannot run {program}"))?;

@@ -1,5 +1,5 @@
-//! What the commands about others have in common (`hawser hub`, `hawser peer`): names, addresses,
-//! results.
+//! Common parts of the commands about other machines (`hawser hub`, `hawser peer`): names,
+//! addresses, results.
 
 use hawser_config::Span;
 use hawser_config::invitation::HubAddress;
@@ -19,7 +19,7 @@ pub(crate) struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct NameArgs {
-    /// Its name.
+    /// Name of the client, peer or device.
     pub(crate) name: String,
     /// Prints the result as JSON.
     #[arg(long)]
@@ -46,5 +46,5 @@ pub(crate) fn print(as_json: bool, json: impl FnOnce() -> Value, text: &str) -> 
     }
 }
 
-/// How long an invitation may be used, unless something else is said.
+/// Default validity of an invitation.
 pub(crate) const LIFETIME: &str = "7d";

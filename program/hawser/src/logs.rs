@@ -11,29 +11,28 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How a daemon logs.
+/// Logging options of a daemon.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LogArgs {
-    /// What is logged: error, warn, info, debug, trace, or a filter such as
-    /// info,hawser_client=debug.
-    /// Takes the place of the configuration's `log`.
+    /// Log level: error, warn, info, debug, trace, or a filter such as info,hawser_client=debug.
+    /// Overrides the configuration's `log`.
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
-    /// How it is written, to standard error.
+    /// Log format on standard error.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     log_format: Format,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Format {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// JSON object per line.
     Json,
 }
 
 impl LogArgs {
-    /// The same choice as arguments for another process.
+    /// Returns the same options as arguments for another process.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let mut arguments = Vec::new();
         if let Some(filter) = &self.log {
@@ -45,8 +44,8 @@ impl LogArgs {
         arguments
     }
 
-    /// Starts logging; the result lets a daemon follow its configuration, unless the command line
-    /// has decided.
+    /// Starts logging; the result lets a daemon apply its configuration, unless the command line
+    /// overrides it.
     pub(crate) fn start(&self) -> anyhow::Result<LogLevel> {
         let (filter, handle) = reload::Layer::new(parse(self.log.as_deref().unwrap_or("info"))?);
         let registry = tracing_subscriber::registry().with(filter);
@@ -68,7 +67,7 @@ impl LogArgs {
         Ok(LogLevel::new(move |filter| Ok(handle.reload(parse(filter)?)?)))
     }
 
-    /// Starts logging for a command that has nothing to say unless something is wrong.
+    /// Starts logging for a command that only logs warnings.
     pub(crate) fn warn() -> anyhow::Result<()> {
         let warnings = Self {
             log: Some("warn".to_owned()),
@@ -77,7 +76,7 @@ impl LogArgs {
         warnings.start().map(drop)
     }
 
-    /// Starts logging with what a configuration says.
+    /// Starts logging with the filter of a configuration.
     pub(crate) fn start_with(&self, configured: Option<&LogFilter>) -> anyhow::Result<LogLevel> {
         let level = self.start()?;
         level.set(configured)?;
@@ -85,8 +84,8 @@ impl LogArgs {
     }
 }
 
-/// A fault in any thread is one line of the log, like everything else that is said there; with
-/// RUST_BACKTRACE=1, its backtrace follows.
+/// Logs a panic of any thread as one line, like all other messages; with RUST_BACKTRACE=1, its
+/// backtrace follows.
 fn log_panics() {
     std::panic::set_hook(Box::new(|fault| {
         let current = std::thread::current();
@@ -99,14 +98,14 @@ fn log_panics() {
             place = fault.location().map(ToString::to_string),
             what = text.unwrap_or("no text"),
             backtrace = is_wanted.then(|| tracing::field::display(trace)),
-            "a thread panicked: this is a fault of hawser's own"
+            "a thread panicked: this is a bug of hawser"
         );
     }));
 }
 
 fn parse(filter: &str) -> anyhow::Result<Targets> {
-    // Libraries speak up only when something is wrong.
-    let quiet = "quinn=warn,quinn_proto=warn,quinn_udp=error,rustls=warn,netlink_proto=error,netlink_packet_route=error";
+    // Libraries log only warnings. boringtun logs an absent peer as an error.
+    let quiet = "boringtun=off,quinn=warn,quinn_proto=warn,quinn_udp=error,rustls=warn,netlink_proto=error,netlink_packet_route=error";
     let all: Result<Targets, _> = format!("{quiet},{filter}").parse();
-    all.with_context(|| format!("{filter:?} is no log filter"))
+    all.with_context(|| format!("{filter:?} is not a log filter"))
 }

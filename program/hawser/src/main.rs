@@ -1,7 +1,7 @@
 //! The `hawser` command: one binary for client, hub and direct mode.
 //!
-//! Exit codes: 0 done (or nobody reads on), 1 failed while running, 2 usage, 64 bad configuration
-//! (said before anything is touched).
+//! Exit codes: 0 done (or output closed), 1 failed while running, 2 usage, 64 bad configuration
+//! (reported before anything is changed).
 #![forbid(unsafe_code)]
 
 mod amounts;
@@ -55,12 +55,12 @@ use clap::error::{ContextKind, ContextValue};
 use hawser_config::ConfigError;
 use hawser_terminal::{end, refuse, unknown};
 
-/// Uses every network around at once.
+/// Uses all networks of this machine at once.
 ///
-/// Applications see one interface (hawser0); their packets travel over all networks to a hub of
-/// yours and surface there. On a server: `hawser hub init --endpoint HOST:PORT`, `hawser hub run`,
-/// `hawser hub invite NAME`. On the laptop: `sudo hawser up`, which asks for it. Without a server:
-/// `sudo hawser up --direct`, where each connection travels over one of the networks.
+/// Applications use one interface, hawser0. Their packets are sent over all networks to a hub, a
+/// server of yours, which forwards them to the Internet. On the server: `sudo hawser hub setup`,
+/// which prints an invitation. On this machine: `sudo hawser up`, which asks for the invitation.
+/// Without a server: `sudo hawser up --direct`, where each connection uses one of the networks.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
@@ -70,30 +70,21 @@ struct Cli {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Brings the tunnel up: joins a hub with an invitation, or the known one without; --direct
-    /// needs no hub.
     Up(cli_client::UpArgs),
     Join(cli_join::JoinArgs),
     Leave(cli_join::LeaveArgs),
-    /// Takes the tunnel (the hub, the repeater) down and undoes every change to the system, also
-    /// after a crash.
     Down(cli_client::DownArgs),
     Lockdown(cli_lockdown::LockdownArgs),
-    /// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
     Status(cli_status::StatusArgs),
     Top(cli_top::TopArgs),
-    /// Says of flows which class they have and why, and which networks carry them.
     Explain(cli_status::ExplainArgs),
     Rate(cli_rate::RateArgs),
     Dashboard(cli_dashboard::DashboardArgs),
-    /// Says for each network what works on the way to the hub, and what to do about the rest.
     Doctor(cli_doctor::DoctorArgs),
-    /// Shows what each network has carried, month by month, and what is left of its quota.
     Usage(cli_usage::UsageArgs),
     History(cli_history::HistoryArgs),
     Login(cli_login::LoginArgs),
     Radio(cli_radio::RadioArgs),
-    /// Tests a configuration file, and touches nothing.
     Check(cli_check::CheckArgs),
     Import(cli_import::ImportArgs),
     Pause(cli_pause::PauseArgs),
@@ -102,26 +93,25 @@ enum Command {
     Use(cli_use::UseArgs),
     Scheduler(cli_scheduler::SchedulerArgs),
     Rule(cli_rule::RuleArgs),
-    /// Applies the changed configuration file to the running daemon; flows go on.
     Reload(cli_client::ReloadArgs),
-    /// Runs a program whose connections take a network of choice (with `up --direct`).
     Run(cli_run::RunArgs),
     Move(cli_move::MoveArgs),
     Peer(cli_peer::PeerArgs),
     Share(Box<cli_share::ShareArgs>),
     Pool(cli_pool::PoolArgs),
-    /// Sets up and runs a hub, invites and revokes clients.
     Hub(cli_hub::HubArgs),
     Repeat(cli_repeat::RepeatArgs),
-    /// Records rates, delays, losses and outages of the networks, for `hawser-lab replay`.
     Record(cli_record::RecordArgs),
     Trace(cli_trace::TraceArgs),
+    /// Holds sockets for the hub that is started next; started by a hub that ends.
+    #[command(hide = true, name = hawser_control::handover::HOLD)]
+    HoldStreams,
     #[cfg(feature = "pages")]
     #[command(hide = true)]
     Pages(cli_pages::PagesArgs),
 }
 
-/// The command of the laboratory that was taken for one of this program.
+/// Returns the laboratory's command that was used with this program by mistake.
 fn laboratory(error: &clap::Error) -> Option<&str> {
     let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
@@ -176,6 +166,11 @@ fn main() -> ExitCode {
         Command::Repeat(args) => cli_repeat::run(args),
         Command::Record(args) => cli_record::run(&args),
         Command::Trace(args) => cli_trace::run(&args),
+        Command::HoldStreams => match hawser_control::handover::hold() {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            // Standard error is a socket that other processes keep open.
+            Err(_) => Ok(ExitCode::FAILURE),
+        },
         #[cfg(feature = "pages")]
         Command::Pages(args) => cli_pages::write(&args),
     };
@@ -187,15 +182,23 @@ fn main() -> ExitCode {
     }
 }
 
-/// What `hawser-lab` does.
-const LABORATORY: [&str; 9] = [
+/// Commands of `hawser-lab`.
+const LABORATORY: [&str; 17] = [
     "bench",
     "compare",
     "conform",
     "demo",
+    "fleet",
     "lab",
+    "live",
+    "medium",
+    "oracle",
     "replay",
     "reproduce",
+    "sensitivity",
     "sim",
     "sweep",
+    "uml",
+    "video",
+    "worlds",
 ];

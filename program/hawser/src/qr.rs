@@ -4,13 +4,13 @@ use anyhow::Context;
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 
-/// The QR code of a text, two modules in each character.
+/// Returns the QR code of a text, with two modules per character.
 ///
 /// # Errors
-/// The text is longer than a QR code holds.
+/// The text is too long for a QR code.
 pub(crate) fn code(text: &str) -> anyhow::Result<String> {
     let code = QrCode::with_error_correction_level(text, EcLevel::L).context("too long for a QR code")?;
-    // Dark modules on a dark terminal: light ones are drawn.
+    // Light modules are drawn, because terminals are dark.
     Ok(code
         .render::<Dense1x2>()
         .dark_color(Dense1x2::Light)

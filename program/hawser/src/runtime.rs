@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 
-/// One thread: packets have threads of their own.
+/// Creates a runtime with one thread: packets are processed by separate threads.
 pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

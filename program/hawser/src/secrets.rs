@@ -1,8 +1,8 @@
-//! Secrets that a person hands to a command: invitations, URLs with passwords.
+//! Secrets that a person passes to a command: invitations, URLs with passwords.
 //!
-//! On the command line every user of the machine can read them while the command runs, and the
-//! shell writes them into its history. So they come from a terminal, standard input or a file.
-//! Written on the command line they are accepted with a warning.
+//! On the command line, every user of the machine can read them while the command is running, and
+//! the shell stores them in its history. So they are read from a terminal, standard input or a
+//! file. On the command line they are accepted with a warning.
 
 use std::convert::Infallible;
 use std::io::{BufRead, IsTerminal, Read};
@@ -18,7 +18,7 @@ use hawser_terminal::complain;
 pub(crate) enum Secret {
     /// Text on the command line itself.
     Written(String),
-    /// `-`: standard input; a terminal is asked for it.
+    /// `-`: standard input; on a terminal, with a prompt.
     Input,
     /// `@FILE`: a file.
     File(PathBuf),
@@ -37,7 +37,7 @@ impl FromStr for Secret {
 }
 
 impl Secret {
-    /// Reads the secret; `what` it is called when a terminal is asked for it.
+    /// Reads the secret; `what` is its name in the prompt of a terminal.
     ///
     /// # Errors
     /// The file or standard input cannot be read.
@@ -75,11 +75,10 @@ impl Secret {
     }
 }
 
-/// Reads an invitation, which `given` says where to find; a terminal is asked where nothing is
-/// given.
+/// Reads an invitation from the source `given`, or from a terminal if there is none.
 ///
 /// # Errors
-/// It cannot be read, or is none.
+/// It cannot be read, or is invalid.
 pub(crate) fn invitation(given: Option<&Secret>) -> anyhow::Result<Invitation> {
     let given = given.unwrap_or(&Secret::Input);
     let invitation = given.read("the invitation")?.parse()?;
@@ -98,8 +97,9 @@ pub(crate) fn ask(what: &str) -> anyhow::Result<String> {
     Ok(line.trim().to_owned())
 }
 
-/// Longest secret: an invitation with three hubs has some 300 characters, a URL of a database with
-/// several servers fewer than 1,000. Units: bytes.
+/// Longest secret: an invitation with three hubs has about 300 characters, a URL of a database with
+/// several servers fewer than 1,000. Units: bytes. Source: our choice, a bound on what is read from
+/// a pipe.
 const LONGEST: u64 = 4_096;
 
 #[cfg(test)]

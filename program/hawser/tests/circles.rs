@@ -1,16 +1,16 @@
-//! No circle between files: of each crate the files below `src`, as its `mod` declarations name
-//! them, are a graph without circles.
+//! Checks that the files of each crate below `src`, as named by its `mod` declarations, do not
+//! depend on each other in circles.
 //!
 //! - A file is a node; a module written inside a file belongs to that file.
-//! - An arrow leads from the file that names an item to the file that defines it, whether the name
-//!   stands in a `use` or in the code, with `crate::`, `super::`, `self::`, or through a module
-//!   that was imported or declared. Re-exports are followed to where the item comes from.
-//! - A `mod` declaration is no arrow, and a file and those above it (the modules in which it lies)
-//!   have none between them: to Rust a module with all that lies in it is one unit, whose parts see
-//!   each other's private items.
-//! - So is such a unit among its siblings: the modules of one directory, each with all that lies
-//!   below it, are a graph without circles too.
-//! - Tests are left out: what stands behind a `#[cfg(test)]` that begins a line, and its files.
+//! - An arrow points from the file that names an item to the file that defines it, for names in a
+//!   `use` and in the code, with `crate::`, `super::`, `self::`, or through a module that was
+//!   imported or declared. Re-exports are resolved to the file that defines the item.
+//! - A `mod` declaration is not an arrow, and there are no arrows between a file and its ancestors
+//!   (the modules that contain it): for Rust a module and its contents are one unit, whose parts
+//!   see each other's private items.
+//! - Such units are also free of circles among siblings: the modules of one directory, each with
+//!   its contents.
+//! - Tests are excluded: code after a `#[cfg(test)]` at the start of a line, and its files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,24 +18,24 @@ use std::path::{Path, PathBuf};
 /// The names of the modules from the root of the crate to one.
 type Place = Vec<String>;
 
-/// Circles that are known, each by its files below the root, and why each is there. Who mends one
-/// takes it out; nothing else may come in.
+/// Known circles, each with its files below the root and its reason. A repaired circle is removed
+/// from the list; no new one may be added.
 const KNOWN: [&[&str]; 0] = [];
 
-/// The folders of the crates.
+/// Folders of the crates.
 const FOLDERS: [&str; 5] = ["core", "system", "products", "program", "laboratory"];
 
-/// What is known of one crate.
+/// Modules of a crate.
 #[derive(Default)]
 struct Modules {
     /// Each module with a file of its own, and the code of that file.
     files: BTreeMap<Place, (PathBuf, String)>,
-    /// What a module takes from another under a name of its own, and may pass on.
+    /// Items that a module imports from another one under its own name, and may re-export.
     taken: BTreeMap<(Place, String), (Place, String)>,
 }
 
 impl Modules {
-    /// All modules below the root of a crate.
+    /// Reads all modules below the root of a crate.
     fn read(root: &Path) -> Self {
         let mut modules = Self::default();
         modules.add(Vec::new(), root.to_owned());
@@ -71,8 +71,8 @@ impl Modules {
         self.files.insert(place, (file, code));
     }
 
-    /// To which module a path leads that is written in `place`, and to which item in it; nothing
-    /// where it leads out of the crate.
+    /// Returns the module and the item in it that a path in the module `place` names; `None` if the
+    /// path is outside the crate.
     fn resolve(&self, place: &[String], path: &[String]) -> Option<(Place, Option<String>)> {
         let mut base = place.to_owned();
         let mut rest = path;
@@ -112,12 +112,12 @@ impl Modules {
             }
             rest = others;
         }
-        // The module itself: an item of the one above it.
+        // The path names a module, which is an item of its parent.
         let name = base.pop()?;
         Some((base, Some(name)))
     }
 
-    /// The module that defines an item, through all that pass it on.
+    /// Returns the module that defines an item, following re-exports.
     fn origin(&self, place: &[String], item: &str) -> Place {
         let mut at = (place.to_owned(), item.to_owned());
         let mut seen = BTreeSet::new();
@@ -134,7 +134,7 @@ impl Modules {
         place
     }
 
-    /// From each module to those whose items it names, with the names.
+    /// Returns the modules whose items each module names, with the names.
     fn arrows(&self) -> BTreeMap<Place, BTreeMap<Place, BTreeSet<String>>> {
         let mut arrows: BTreeMap<Place, BTreeMap<Place, BTreeSet<String>>> = BTreeMap::new();
         for (place, (_, code)) in &self.files {
@@ -156,8 +156,8 @@ impl Modules {
     }
 }
 
-/// A source without comments, and without what follows the first `#[cfg(test)]` of a module that is
-/// written out.
+/// Returns a source without comments and without the text after the first `#[cfg(test)]` of an
+/// inline module.
 fn code(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let mut code = String::new();
@@ -168,7 +168,7 @@ fn code(text: &str) -> String {
             if tested.ends_with('{') && tested.contains("mod ") {
                 break;
             }
-            // One item of one line, such as the declaration of a module of tests.
+            // An item of one line, such as the declaration of a module of tests.
             at += 2;
             continue;
         }
@@ -179,7 +179,7 @@ fn code(text: &str) -> String {
     code
 }
 
-/// The modules that a source declares and does not write out.
+/// Returns the modules that a source declares without their contents.
 fn declared(code: &str) -> Vec<String> {
     let mut names = Vec::new();
     for line in code.lines() {
@@ -198,7 +198,7 @@ fn declared(code: &str) -> Vec<String> {
     names
 }
 
-/// What the `use` declarations of a source name: the path, and the name that it has from then on.
+/// Returns the paths in the `use` declarations of a source, each with its local name.
 fn uses(code: &str) -> Vec<(Vec<String>, String)> {
     let mut found = Vec::new();
     let mut lines = code.lines();
@@ -229,7 +229,7 @@ fn uses(code: &str) -> Vec<(Vec<String>, String)> {
     found
 }
 
-/// One by one what a tree of a `use` names.
+/// Expands a tree of a `use` declaration to its single paths.
 fn expand(prefix: &[String], tree: &str, found: &mut Vec<(Vec<String>, String)>) {
     let mut depth = 0;
     let mut parts = vec![String::new()];
@@ -272,7 +272,7 @@ fn expand(prefix: &[String], tree: &str, found: &mut Vec<(Vec<String>, String)>)
     }
 }
 
-/// The paths of two or more names that stand in the code, `use` declarations among them.
+/// Returns all paths of two or more names in the code, including `use` declarations.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
     let mut found = Vec::new();
@@ -286,7 +286,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// The groups of more than one node each of which leads to all others of its group.
+/// Returns the strongly connected components of more than one node.
 fn circles<N: Ord + Clone, E>(arrows: &BTreeMap<N, BTreeMap<N, E>>) -> BTreeSet<BTreeSet<N>> {
     let reached = |from: &N| -> BTreeSet<N> {
         let mut seen = BTreeSet::new();
@@ -301,19 +301,18 @@ fn circles<N: Ord + Clone, E>(arrows: &BTreeMap<N, BTreeMap<N, E>>) -> BTreeSet<
         seen
     };
     let reached: BTreeMap<&N, BTreeSet<N>> = arrows.keys().map(|node| (node, reached(node))).collect();
-    let both_ways = |node: &N, other: &N| reached.get(other).is_some_and(|back| back.contains(node));
+    let is_mutual = |node: &N, other: &N| reached.get(other).is_some_and(|back| back.contains(node));
     let groups = reached
         .iter()
         .filter(|(node, seen)| seen.contains(**node))
         .map(|(node, seen)| {
-            let others = seen.iter().filter(|other| both_ways(node, other));
+            let others = seen.iter().filter(|other| is_mutual(node, other));
             others.cloned().collect::<BTreeSet<N>>()
         });
     groups.filter(|group| group.len() > 1).collect()
 }
 
-/// The circles of sibling modules, each taken with all that lies below it, and the arrows that make
-/// them.
+/// Returns the circles of sibling modules, each with its contents, and the arrows that cause them.
 fn circles_of_units(
     arrows: &BTreeMap<Place, BTreeMap<Place, BTreeSet<String>>>,
 ) -> Vec<(BTreeSet<Place>, Vec<String>)> {

@@ -1,4 +1,4 @@
-//! Commands that need no daemon: those that this program does not have, `import`, `hub policy`.
+//! Commands that need no daemon: unknown ones, `import`, `hub policy`.
 
 use std::process::{Command, Output};
 
@@ -31,7 +31,7 @@ fn a_scenario_is_tested_there() {
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-/// The first words of what `--help` says of a command.
+/// Returns the beginning of a command's description in `--help`.
 fn summary(command: &str) -> String {
     let mut asked = Command::new(env!("CARGO_BIN_EXE_hawser"));
     let output = asked.args([command, "-h"]).output().expect("the program runs");
@@ -45,7 +45,8 @@ fn each_command_says_what_it_does_and_no_two_say_the_same() {
     let said = String::from_utf8(output.expect("the program runs").stdout).expect("text");
     let list = said.split_once("Commands:\n").expect("a list").1;
     let list = list.split("\n\n").next().expect("its end");
-    // A command begins after two spaces; further lines of its words stand below them.
+    // A command begins after two spaces; continuation lines of its description are indented
+    // further.
     let lines = list.lines().filter(|line| !line.starts_with("   "));
     let names = lines.filter_map(|line| line.split_whitespace().next());
     let mut seen = std::collections::BTreeMap::new();
@@ -74,7 +75,7 @@ fn an_import_prints_a_configuration_and_names_the_rest() {
     assert_eq!(hawser(&["check", &out]), (Some(0), String::new()));
     let (code, said) = hawser(&["import", "mwan3", &file, "-o", &out]);
     assert_eq!(code, Some(1), "it overwrites nothing");
-    assert!(said.contains("must not be there yet"), "{said}");
+    assert!(said.contains("must not exist"), "{said}");
     std::fs::write(&file, "config interface 'wan'\nwrong\n").expect("written");
     let (code, said) = hawser(&["import", "mwan3", &file]);
     assert_eq!(code, Some(64));

@@ -1,10 +1,9 @@
-//! A crash at every step of what is written, and a full disk at every write: nothing that was
-//! acknowledged is lost, nothing half stays in the way, and whatever holds a secret is its owner's
-//! alone at every moment.
+//! Crashes at every step of a write, and a full disk at every write: no acknowledged data is lost,
+//! no incomplete file causes errors, and files with secrets are readable by their owner only at all
+//! times.
 //!
-//! The real commands are killed before each of their system calls that change files (by strace),
-//! and at each byte of what they write (by a limit of file sizes); the same calls and bytes fail as
-//! on a full disk.
+//! The real commands are killed before each system call that changes files (by strace), and at each
+//! written byte (by a limit of file sizes); the same calls and bytes also fail as on a full disk.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::os::unix::fs::PermissionsExt;
@@ -13,25 +12,25 @@ use std::process::{Command, Output};
 
 use hawser_linux::netns::Namespace;
 
-/// What changes files.
+/// System calls that change files.
 const CALLS: &str = "write,pwrite64,fsync,fdatasync,rename,unlink,ftruncate,mkdir,fchmod";
-/// More bytes than any file has that is cut.
-const MOST_BYTES: usize = 4000;
+/// Upper bound of the size of truncated files.
+const MAX_BYTES: usize = 4000;
 
-/// What goes wrong, and when.
+/// Injected fault, and its position.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// The process is killed before this one of its [`CALLS`].
     KilledAtCall(usize),
-    /// This one of its calls, and all after it, fail for want of room.
+    /// This one of its calls and all later ones fail because the disk is full.
     FullAtCall(usize),
-    /// It is killed when a file would get longer than this.
+    /// The process is killed when a file would exceed this length.
     KilledAtByte(usize),
-    /// No file gets longer than this.
+    /// Writes beyond this length of a file fail.
     FullAtByte(usize),
 }
 
-/// A place with a hub in it.
+/// Directory of a hub.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -55,7 +54,7 @@ impl Place {
         all
     }
 
-    /// The command as it is; what it prints.
+    /// Runs the command without a fault. Returns its output.
     fn good(&self, words: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hawser"));
         let output = command.args(self.arguments(words)).output().unwrap();
@@ -64,12 +63,12 @@ impl Place {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The command with a fault; nothing when it came to its end without meeting it.
+    /// Runs the command with a fault; `None` if the command ended before the fault occurred.
     fn with(&self, fault: Fault, words: &[&str]) -> Option<Output> {
         faulty(Command::new("env"), self.0.path(), fault, &self.arguments(words))
     }
 
-    /// All files, by their path.
+    /// Returns all files by their path.
     fn files(&self) -> Vec<PathBuf> {
         let (mut found, mut waiting) = (Vec::new(), vec![self.dir()]);
         while let Some(directory) = waiting.pop() {
@@ -145,9 +144,9 @@ fn faulty(mut start: Command, place: &Path, fault: Fault, words: &[String]) -> O
     is_met.then_some(output)
 }
 
-/// Every fault until there is one too late to be met; `check` is told of each.
+/// Injects every fault until one no longer occurs, and calls `check` after each.
 ///
-/// Of the bytes, one in sixteen, or all of them where `HAWSER_EVERY_BYTE` is set: it takes minutes.
+/// Every sixteenth byte is tried, or all if `HAWSER_EVERY_BYTE` is set, which takes minutes.
 fn every_fault(mut run: impl FnMut(Fault) -> Option<Output>, mut check: impl FnMut(Fault, Output)) {
     let is_every = std::env::var_os("HAWSER_EVERY_BYTE").is_some();
     let step = if is_every { 1 } else { 16 };
@@ -164,7 +163,7 @@ fn every_fault(mut run: impl FnMut(Fault) -> Option<Output>, mut check: impl FnM
     for kind in [Fault::KilledAtByte, Fault::FullAtByte] {
         let mut bytes = 0;
         while let Some(output) = run(kind(bytes)) {
-            assert!(bytes < MOST_BYTES, "no end of bytes");
+            assert!(bytes < MAX_BYTES, "no end of bytes");
             check(kind(bytes), output);
             bytes += step;
         }
@@ -192,7 +191,7 @@ fn a_hub_is_made_whole_or_can_be_made_again() {
     );
 }
 
-/// A hub with a client, as each fault finds it.
+/// Creates a hub with a client, the initial state of each fault.
 fn hub_with_alice() -> Option<(Place, Template)> {
     let place = Place::new()?;
     place.good(&["hub", "init", "--endpoint", "198.51.100.1:4430"]);
@@ -201,7 +200,7 @@ fn hub_with_alice() -> Option<(Place, Template)> {
     Some((place, template))
 }
 
-/// A directory to begin with again and again.
+/// Directory that is copied for each fault.
 struct Template {
     kept: tempfile::TempDir,
     dir: PathBuf,
@@ -246,7 +245,7 @@ fn an_invitation_that_was_printed_is_kept_and_no_other_is_lost() {
             assert!(clients.contains(&"alice".to_owned()), "{fault:?}");
             assert!(!is_printed || clients.contains(&"bob".to_owned()), "{fault:?}");
             assert_eq!(std::fs::read(place.dir().join("hub.key")).unwrap(), key);
-            // What is left of it is in nobody's way.
+            // The remaining files do not affect later commands.
             place.good(&["hub", "invite", "carol"]);
         },
     );
@@ -278,7 +277,7 @@ fn a_revocation_that_was_said_is_kept_and_hits_no_other() {
     );
 }
 
-/// A kill switch in a namespace, with a table of somebody else's.
+/// Kill switch in a namespace, with a table of another program.
 struct Closed {
     place: Place,
     namespace: Namespace,
@@ -333,7 +332,8 @@ impl Closed {
         std::fs::read_to_string(self.run_dir().join("undo.json")).unwrap_or_default()
     }
 
-    /// What is closed is in the journal, and goes when it is asked for, and nothing else does.
+    /// Checks that the closed switch is in the journal, and that `down` removes it and nothing
+    /// else.
     fn assert_undone_by_down(&self, fault: Fault) {
         let (tables, journal) = (self.tables(), self.journal());
         let is_closed = tables.contains("hawser_kill");

@@ -1,12 +1,12 @@
-//! What runs on OpenWrt: `packaging/openwrt` under a shell, with stand-ins for the system's own
-//! functions, which walk through the file and call back for what they find.
+//! Tests of `packaging/openwrt` under a shell, with stand-ins for OpenWrt's own functions, which
+//! iterate over the configuration and call back for each section.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The system's functions: `config_load` reads what `uci export` prints.
+/// Stand-ins for the system's functions: `config_load` reads the output of `uci export`.
 const FUNCTIONS: &str = r#"
 config_cb() { :; }; option_cb() { :; }; list_cb() { :; }
 config() { TYPE="$1"; NAME="$2"; config_cb "$1" "$2"; }
@@ -93,7 +93,7 @@ fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/openwrt")
 }
 
-/// Runs a part of the script for `init` with what UCI has.
+/// Runs a part of the script for `init` with this UCI configuration.
 fn run(directory: &Path, exported: &str, what: &str) -> Output {
     fs::write(directory.join("exported"), exported).unwrap();
     let script = format!(
@@ -129,7 +129,7 @@ fn what_uci_says_is_written_as_a_configuration_and_run_by_procd() {
     let file = directory.path().join("etc/client.toml");
     assert_eq!(fs::read_to_string(&file).unwrap(), EXPECTED);
 
-    // What is the same is not written again.
+    // An unchanged file is not written again.
     let before = fs::metadata(&file).unwrap().modified().unwrap();
     let output = run(directory.path(), EXPORTED, "start_service");
     assert!(output.status.success(), "{}", text(&output));

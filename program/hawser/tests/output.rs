@@ -1,4 +1,4 @@
-//! What commands do when nobody reads their output any more, or it cannot be written.
+//! Behaviour of commands whose output no longer has a reader or cannot be written.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 const CONFIGURATION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/client.toml");
 
-/// Runs the command and reads as many lines of it as are wanted.
+/// Runs the command and reads this many lines of its output.
 fn read(lines: usize, arguments: &[&str]) -> Output {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut reader = Some(BufReader::new(reader)).filter(|_| lines > 0);
@@ -32,7 +32,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// A daemon that has many flows, and says so once more whenever it is asked.
+/// Fake daemon with many flows, which answers every status request.
 fn daemon(run_dir: &Path) {
     let listener = UnixListener::bind(run_dir.join("hawser.sock")).expect("a socket");
     let flow = r#"{"flow":"tcp 192.0.2.1:1 -> 192.0.2.2:2","via":"direct","network":"eth0","why":"it fits"}"#;
@@ -43,7 +43,7 @@ fn daemon(run_dir: &Path) {
         for stream in listener.incoming() {
             let mut stream = BufReader::new(stream.expect("a connection"));
             let mut asked = String::new();
-            // Who only looks whether somebody is there asks nothing.
+            // A client that only checks for a daemon sends no request.
             if stream.read_line(&mut asked).is_ok_and(|length| length > 0) {
                 let _ = stream.get_mut().write_all(answer.as_bytes());
             }
@@ -63,7 +63,7 @@ fn a_command_that_nobody_reads_ends_quietly() {
         (2, &["explain", "", "--run-dir", place]),
         (0, &["explain", "", "--json", "--run-dir", place]),
         (0, &["status", "--run-dir", place]),
-        // It would go on for ever.
+        // This command never ends by itself.
         (1, &["status", "--watch", "--run-dir", place]),
         (0, &["status", "--json", "--run-dir", nowhere]),
         (0, &["down", "--run-dir", nowhere]),

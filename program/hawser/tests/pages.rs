@@ -1,4 +1,5 @@
-//! Pages and comments of the project: links lead somewhere, and lines are short enough to read.
+//! Checks pages and comments of the project: links have targets, and lines are short enough to
+//! read.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +8,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Files of the project whose names end like this.
+/// Returns the files of the project whose names have this ending.
 fn files(end: &str) -> Vec<PathBuf> {
     fn walk(directory: &Path, end: &str, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(directory).expect("a directory") {
@@ -28,7 +29,7 @@ fn files(end: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The targets of the links of a page, outside of blocks of code.
+/// Returns the targets of the links of a page, outside blocks of code.
 fn links(page: &str) -> Vec<String> {
     let prose: String = page
         .lines()
@@ -42,7 +43,7 @@ fn links(page: &str) -> Vec<String> {
         .collect()
 }
 
-/// How a heading is linked to.
+/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let name = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = name.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
@@ -114,7 +115,7 @@ fn prose_in_comments_fits_into_100_columns() {
     assert!(long.is_empty(), "wider than 100 columns:\n{}", long.join("\n"));
 }
 
-/// `--help` names what the manual tells, and the manual names no command that is not there.
+/// `--help` contains the commands of the manual, and the manual names no missing command.
 #[test]
 fn commands_of_the_readme_are_known() {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("a page");

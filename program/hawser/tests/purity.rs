@@ -1,7 +1,7 @@
-//! Levels 0 and 1 know no clock, socket, thread, runtime or randomness of the operating system,
-//! dependencies point down only, by level and by folder, the program `hawser` is built without the
-//! laboratory, and unsafe code is in one crate. The wasm32 build in `scripts/test` checks purity
-//! from another side.
+//! Checks that levels 0 and 1 use no clock, socket, thread, runtime or randomness of the operating
+//! system, that dependencies point only down, by level and by folder, that the program `hawser` is
+//! built without the laboratory, and that unsafe code is in one crate. The wasm32 build in
+//! `scripts/test` checks purity independently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Every crate with its level.
-const LEVELS: [(&str, u8); 26] = [
+/// Crates with their levels.
+const LEVELS: [(&str, u8); 27] = [
     ("hawser-units", 0),
     ("hawser-wire", 0),
     ("hawser-proto", 1),
@@ -24,6 +24,7 @@ const LEVELS: [(&str, u8); 26] = [
     ("hawser-config", 3),
     ("hawser-host", 3),
     ("hawser-control", 3),
+    ("hawser-wireguard", 3),
     ("hawser-client", 3),
     ("hawser-hub", 3),
     ("hawser-direct", 3),
@@ -39,9 +40,8 @@ const LEVELS: [(&str, u8); 26] = [
     ("hawser-lab", 4),
 ];
 
-/// The crates of this workspace that the program `hawser` is made of: no simulator, no emulated
-/// networks, no experiments.
-const PRODUCT: [&str; 19] = [
+/// Workspace crates of the program `hawser`: no simulator, no emulated networks, no experiments.
+const PRODUCT: [&str; 20] = [
     "hawser",
     "hawser-air",
     "hawser-client",
@@ -61,9 +61,10 @@ const PRODUCT: [&str; 19] = [
     "hawser-terminal",
     "hawser-units",
     "hawser-wire",
+    "hawser-wireguard",
 ];
 
-/// The folders of crates, each with those that its crates may depend on (at run time).
+/// Folders of crates, each with the folders that its crates may depend on at run time.
 const FOLDERS: [(&str, &[&str]); 5] = [
     ("core", &["core"]),
     ("system", &["core", "system"]),
@@ -72,7 +73,7 @@ const FOLDERS: [(&str, &[&str]); 5] = [
     ("laboratory", &["core", "system", "products", "laboratory"]),
 ];
 
-/// The products. None depends on another: a program puts them together.
+/// Products, none of which depends on another: a program combines them.
 const PRODUCTS: [&str; 6] = [
     "hawser-air",
     "hawser-client",
@@ -82,8 +83,8 @@ const PRODUCTS: [&str; 6] = [
     "hawser-repeater",
 ];
 
-/// What products share, each with those of them that it may depend on; a product may depend on all.
-const SHARED: [(&str, &[&str]); 4] = [
+/// Crates that products share, each with those that it may depend on; a product may depend on all.
+const SHARED: [(&str, &[&str]); 5] = [
     ("hawser-dataplane", &[]),
     ("hawser-config", &[]),
     ("hawser-host", &["hawser-config"]),
@@ -91,19 +92,26 @@ const SHARED: [(&str, &[&str]); 4] = [
         "hawser-control",
         &["hawser-config", "hawser-dataplane", "hawser-host"],
     ),
+    ("hawser-wireguard", &["hawser-config", "hawser-dataplane"]),
 ];
 
-/// What only the laboratory needs of others.
-const LABORATORY_ONLY: [&str; 2] = ["indicatif", "parquet"];
+/// External dependencies that only the laboratory needs.
+const LABORATORY_ONLY: [&str; 3] = ["indicatif", "parquet", "pcap-parser"];
 
-/// The only crate with unsafe code.
+/// Crate that contains all unsafe code.
 const UNSAFE: &str = "hawser-linux";
 
-/// What levels 0 and 1 may depend on besides each other: derive macros, parsers of text, and an
-/// erasure code.
-const PURE: [&str; 5] = ["reed-solomon-simd", "serde", "serde_json", "thiserror", "toml"];
+/// External dependencies permitted in levels 0 and 1: derive macros, parsers, and an erasure code.
+const PURE: [&str; 6] = [
+    "pcap-parser",
+    "reed-solomon-simd",
+    "serde",
+    "serde_json",
+    "thiserror",
+    "toml",
+];
 
-/// What may not be named in the sources of levels 0 and 1.
+/// Names that may not occur in the sources of levels 0 and 1.
 const IMPURE: [&str; 12] = [
     "std::time",
     "std::thread",
@@ -141,7 +149,7 @@ fn metadata() -> Value {
     serde_json::from_slice(&output.stdout).expect("cargo prints JSON")
 }
 
-/// By crate: its directory, and what it depends on at run time.
+/// Returns directory and run-time dependencies of each crate.
 fn crates() -> BTreeMap<String, (PathBuf, BTreeSet<String>)> {
     let metadata = metadata();
     let text = |value: &Value| value.as_str().expect("a string").to_owned();
@@ -172,7 +180,7 @@ fn level(name: &str) -> Option<u8> {
         .map(|(_, level)| *level)
 }
 
-/// Whether a crate may depend on another of its own level.
+/// Returns whether a crate may depend on another one of its own level.
 fn may_stand_beside(name: &str, dependency: &str) -> bool {
     let shared = SHARED.iter().find(|(shared, _)| *shared == name);
     let is_shared = SHARED.iter().any(|(shared, _)| *shared == dependency);
@@ -190,7 +198,8 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text of a source without comments and without what follows the first `#[cfg(test)]`.
+/// Returns the text of a source without comments and without the text after the first
+/// `#[cfg(test)]`.
 fn code(text: &str) -> String {
     let code = text
         .lines()

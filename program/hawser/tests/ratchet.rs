@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 /// Writes the counts when it is set, if none has grown.
 const WRITE: &str = "HAWSER_WRITE_COUNTS";
 
+/// What is counted; a count of zero stays in the file and bounds what is added later.
+const KINDS: [&str; 5] = ["names", "phrases", "clauses", "constants", "constants_of_proto"];
+
 /// Parts of names, in lower case, that stand for a standard term: `way` for route or path, `told`
 /// for notified or reported, `most` for max, and so on.
 const NAMES: [&str; 35] = [
@@ -177,7 +180,7 @@ impl Text {
     /// Sorts the lines of a source file; what follows its own module of tests does not count.
     fn of_source(text: &str) -> Self {
         let mut sorted = Self::empty();
-        let (mut above, mut in_doc) = (String::new(), false);
+        let (mut above, mut in_doc, mut in_comment) = (String::new(), false, false);
         for (number, line) in text.lines().enumerate() {
             if line.starts_with("mod tests {") {
                 break;
@@ -186,6 +189,11 @@ impl Text {
             if let Some(comment) = bare.strip_prefix("//") {
                 let is_doc = comment.starts_with('/') || comment.starts_with('!');
                 let words = comment.trim_start_matches(['/', '!']).trim();
+                // A constant with a comment of its own does not share another's.
+                if !in_comment {
+                    above.clear();
+                }
+                in_comment = true;
                 if is_doc && !in_doc && !words.is_empty() {
                     sorted.openings.push(words.to_owned());
                 }
@@ -195,8 +203,9 @@ impl Text {
                 above.push(' ');
                 continue;
             }
-            in_doc = false;
-            if is_numeric_constant(bare) && !ORIGINS.iter().any(|word| above.contains(word)) {
+            (in_doc, in_comment) = (false, false);
+            let reason = above.replace("not measured", "");
+            if is_numeric_constant(bare) && !ORIGINS.iter().any(|word| reason.contains(word)) {
                 sorted.unsourced.push((number + 1, bare.to_owned()));
             }
             // Constants that are documented together share what stands above the first.
@@ -329,7 +338,7 @@ fn files(below: &Path, ending: &str) -> Vec<PathBuf> {
 /// Returns what is counted, with the place of each.
 fn count() -> BTreeMap<&'static str, Vec<String>> {
     let root = root();
-    let mut counts: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut counts = BTreeMap::from(KINDS.map(|kind| (kind, Vec::new())));
     let mut note = |kind, path: &Path, what: &str| {
         let path = path.strip_prefix(&root).unwrap_or(path).display();
         counts.entry(kind).or_default().push(format!("{path}: {what}"));
@@ -409,14 +418,15 @@ fn finds_what_it_counts_and_nothing_else() {
     let text = Text::of_source(
         "//! Machine of a path.\n\n/// Which path.\n/// It is told of late.\npub struct Way;\n\
          /// Sends `x`.\nfn most_likely() {}\nfn almost() {}\nconst A: u8 = 3;\n\
-         /// Timeout, RFC 9002 section 6.2.\nconst B: u8 = 3;\nconst C: u8 = 4;\n\nfn f() {}\n\
+         /// Timeout, RFC 9002 section 6.2.\nconst B: u8 = 3;\nconst C: u8 = 4;\n\
+         /// Another timeout, not measured.\nconst E: u8 = 5;\n\nfn f() {}\n\
          const NAME: &str = \"a1\";\nmod tests {\n    const D: u8 = 3;\n}\n",
     );
     assert_eq!(text.names().collect::<Vec<_>>(), ["Way", "most_likely"]);
     assert_eq!(text.phrases().collect::<Vec<_>>(), ["of late", "is told"]);
     assert_eq!(text.clauses().collect::<Vec<_>>(), ["Which path."]);
     let unsourced: Vec<_> = text.unsourced.iter().map(|(line, _)| *line).collect();
-    assert_eq!(unsourced, [9], "B and C share their source");
+    assert_eq!(unsourced, [9, 14], "B and C share their source");
     assert_eq!(words_of("LEAST_Way2Go"), ["least", "way2", "go"]);
     assert!(occurrences("nodear", "dear").is_empty());
 }

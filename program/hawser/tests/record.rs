@@ -1,4 +1,4 @@
-//! `hawser record` as it is used.
+//! Tests of `hawser record` as run by a user.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -16,7 +16,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Answers every status request as a daemon with one path would.
+/// Answers every status request like a daemon with one path.
 fn pretend_daemon(socket: &Path, status: &'static str) {
     let listener = UnixListener::bind(socket).expect("a socket");
     std::thread::spawn(move || {
@@ -87,6 +87,6 @@ fn without_a_daemon_nothing_is_recorded() {
     let (out_name, run_dir) = (out.to_str().expect("plain"), dir.path().to_str().expect("plain"));
     let output = hawser(&["record", "--out", out_name, "--run-dir", run_dir]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("hawser does not run here"));
+    assert!(said(&output).contains("hawser is not running"));
     assert!(!out.exists());
 }

@@ -1,8 +1,8 @@
-//! The addresses that a hub gives out.
+//! Inner addresses that a hub assigns.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The inner address pools of a hub.
+/// Inner address pools of a hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// IPv4 network address and prefix length.
@@ -12,13 +12,13 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The hub's own addresses: the first of each pool.
+    /// Returns the hub's own addresses, the first of each pool.
     #[must_use]
     pub fn hub(&self) -> (Ipv4Addr, Option<Ipv6Addr>) {
         self.host(1)
     }
 
-    /// The addresses of the host of that number.
+    /// Returns the addresses of the host with that number.
     #[must_use]
     pub fn host(&self, number: u32) -> (Ipv4Addr, Option<Ipv6Addr>) {
         let v4 = Ipv4Addr::from_bits(self.v4.0.to_bits() | number);
@@ -28,8 +28,8 @@ impl Pool {
         (v4, v6)
     }
 
-    /// The host numbers that clients may have: neither the network, the hub nor the broadcast
-    /// address.
+    /// Returns the host numbers that clients may have: all except the network, the hub and the
+    /// broadcast address.
     #[must_use]
     pub fn numbers(&self) -> std::ops::Range<u32> {
         2..(1_u32 << (32 - u32::from(self.v4.1))) - 1

@@ -1,4 +1,4 @@
-//! Files that are either old or new, never half.
+//! Atomic replacement of files, which are never written in part.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,10 +7,11 @@ use std::path::Path;
 
 use anyhow::Context;
 
-/// Replaces the contents of `path`: written beside it, flushed to the disk, then renamed over it.
+/// Replaces the contents of `path`: writes a temporary file in the same directory, flushes it to
+/// the disk, and renames it.
 ///
 /// # Errors
-/// The disk is full or read-only, or the directory is missing; the old contents are intact.
+/// If the disk is full or read-only, or the directory is missing; the old contents are intact.
 pub fn write(path: &Path, contents: &[u8], mode: u32) -> anyhow::Result<()> {
     let mut name = path.file_name().context("a file needs a name")?.to_owned();
     name.push(".new");
@@ -46,16 +47,34 @@ fn write_and_rename(path: &Path, fresh: &Path, contents: &[u8], mode: u32) -> io
     Ok(())
 }
 
-/// Makes a directory, and what is missing above it, that only its owner can enter.
+/// Writes `path` unless it exists. Returns false if it exists: of two concurrent programs only one
+/// writes the file, and the contents of the other are dropped.
 ///
 /// # Errors
-/// No permission, or something else has that name.
+/// As [`write()`].
+pub fn write_new(path: &Path, contents: &[u8], mode: u32) -> anyhow::Result<bool> {
+    let fresh = path.with_extension(format!("new-{}", std::process::id()));
+    write(&fresh, contents, mode)?;
+    let made = fs::hard_link(&fresh, path);
+    let _ = fs::remove_file(&fresh);
+    match made {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        // The file system does not support hard links.
+        Err(_) => write(path, contents, mode).map(|()| true),
+    }
+}
+
+/// Creates a directory that only its owner can enter, and missing parents.
+///
+/// # Errors
+/// If permission is missing, or another file has that name.
 pub fn private_directory(path: &Path) -> anyhow::Result<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .with_context(|| format!("cannot make the directory {}", path.display()))
+        .with_context(|| format!("cannot create the directory {}", path.display()))
 }
 
 #[cfg(test)]
@@ -71,6 +90,16 @@ mod tests {
         write(&path, b"two", 0o600).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_new_file_replaces_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        assert!(write_new(&path, b"one", 0o600).unwrap());
+        assert!(!write_new(&path, b"two", 0o600).unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"one");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

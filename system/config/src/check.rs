@@ -1,4 +1,4 @@
-//! `[networks.NAME.check]`: destinations that show whether a network leads anywhere.
+//! `[networks.NAME.check]`: destinations that show whether a network works.
 
 use std::net::IpAddr;
 
@@ -14,11 +14,11 @@ use crate::{Page, Span};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "RawCheck")]
 pub struct CheckConfig {
-    /// Destinations that are asked.
+    /// Destinations of the check.
     pub targets: Vec<CheckTarget>,
-    /// Time for which each answer is awaited.
+    /// Timeout of each answer.
     pub timeout: Span,
-    /// Rounds, counts and thresholds by which it is judged.
+    /// Rounds, counts and thresholds of the decision.
     pub terms: Terms,
 }
 
@@ -27,7 +27,7 @@ pub struct CheckConfig {
 pub enum Host {
     /// An address.
     Address(IpAddr),
-    /// A name, which is asked of the network's own resolvers.
+    /// A name, which the network's own resolvers resolve.
     Name(String),
 }
 
@@ -38,9 +38,9 @@ pub enum CheckTarget {
     Ping(Host),
     /// A TCP connection.
     Tcp(Host, u16),
-    /// A page: any answer of HTTP that is no error of the server (5xx).
+    /// A page: any HTTP answer except server errors (5xx).
     Http(Page),
-    /// A question to a resolver: any answer to it.
+    /// A query to a resolver: any answer to it.
     Dns(IpAddr),
 }
 
@@ -61,7 +61,7 @@ impl std::fmt::Display for CheckTarget {
     }
 }
 
-/// Method by which targets are asked.
+/// Method by which targets are probed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Method {
@@ -122,7 +122,7 @@ impl TryFrom<RawCheck> for CheckConfig {
         let needed = raw.needed.unwrap_or(1);
         if needed == 0 || usize::from(needed) > targets.len() {
             return Err(format!(
-                "needed is the number of targets that have to answer: write a number from 1 to {}",
+                "needed is the number of targets that must answer: write a number from 1 to {}",
                 targets.len()
             ));
         }
@@ -158,7 +158,7 @@ impl TryFrom<RawCheck> for CheckConfig {
     }
 }
 
-/// Reads the thresholds of loss and delay; those of recovery are the same unless they are named.
+/// Reads the thresholds of loss and delay; those of recovery are equal unless configured.
 fn quality(raw: &RawCheck) -> Quality {
     let loss = |loss: Option<Loss>| loss.map(|loss| loss.0);
     let delay = |delay: Option<Span>| delay.map(|delay| delay.0);
@@ -186,22 +186,22 @@ fn target(method: Method, text: &str) -> Result<CheckTarget, String> {
     let (found, expected) = match method {
         Method::Ping => (
             host(text).map(CheckTarget::Ping),
-            "method = \"ping\" takes addresses and names, such as \"9.9.9.9\"",
+            "method = \"ping\" needs addresses or names, such as \"9.9.9.9\"",
         ),
         Method::Tcp => (
             text.rsplit_once(':').and_then(|(name, port)| {
                 let port = port.parse().ok().filter(|port| *port != 0)?;
                 Some(CheckTarget::Tcp(host(name)?, port))
             }),
-            "method = \"tcp\" takes hosts with their port, such as \"9.9.9.9:853\"",
+            "method = \"tcp\" needs hosts with their port, such as \"9.9.9.9:853\"",
         ),
         Method::Http => (
             Page::at(text, "http://", HTTP).map(CheckTarget::Http),
-            "method = \"http\" takes addresses of pages without TLS, such as \"http://example.org/\" (for https, write method = \"tcp\" and the port 443)",
+            "method = \"http\" needs addresses of pages without TLS, such as \"http://example.org/\" (for https, write method = \"tcp\" and the port 443)",
         ),
         Method::Dns => (
             text.parse().ok().map(CheckTarget::Dns),
-            "method = \"dns\" takes addresses of resolvers, such as \"9.9.9.9\"",
+            "method = \"dns\" needs addresses of resolvers, such as \"9.9.9.9\"",
         ),
     };
     found.ok_or_else(|| format!("{text:?}: {expected}"))
@@ -209,15 +209,20 @@ fn target(method: Method, text: &str) -> Result<CheckTarget, String> {
 
 /// Port of HTTP. Source: RFC 9110 section 4.2.1.
 const HTTP: u16 = 80;
-/// Maximum number of targets of a network: each is asked in each round.
-const MAX_TARGETS: usize = 16;
-/// Maximum of each count.
-const MAX_COUNT: u8 = 100;
+/// Maximum number of targets of a network, each of which is probed in each round. Source: our
+/// choice, a bound on work and on traffic to other people's servers; a few targets exclude that one
+/// of them is down by itself.
+pub(crate) const MAX_TARGETS: usize = 16;
+/// Maximum of each count. Source: our choice; at the default interval of 5 s it is eight minutes,
+/// beyond which a check decides nothing that a user waits for.
+pub(crate) const MAX_COUNT: u8 = 100;
 /// Default interval of rounds. Source: mwan3's example, 5 s.
 const EVERY: Span = Span(std::time::Duration::from_secs(5));
 /// Default time for an answer. Source: mwan3's example, 2 s.
 const TIMEOUT: Span = Span(std::time::Duration::from_secs(2));
-/// Shortest interval: other people's servers are asked.
+/// Shortest interval, since the targets are other people's servers. Source: our choice; five
+/// packets a second are noticed by no server, and a shorter interval detects a failure sooner than
+/// a round trip of a cellular network permits.
 const SHORTEST: Span = Span(std::time::Duration::from_millis(200));
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `client.toml`: what a client of a hub and direct mode are told.
+//! `client.toml`: configuration of a client of a hub, and of direct mode.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -6,7 +6,6 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use hawser_linux::direct::Protocol;
-use hawser_linux::netlink::HardwareAddress;
 use hawser_proto::stream::{Forms, MAX_FORM_RULES};
 use hawser_steer::quota::Quota;
 use hawser_units::Bytes;
@@ -14,93 +13,103 @@ use hawser_wire::deadline::{DeadlineRule, MAX_DEADLINE_RULES};
 use hawser_wire::layer;
 use serde::Deserialize;
 
+use crate::device::{Followed, Section, assign};
 use crate::{
-    AnyNet, CheckConfig, DEFAULT_MTU, Day, DeviceAddress, DhcpMode, DirectConfig, DnsMode, Forward, HubUse,
-    Inbound, InterfaceName, LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig,
-    PortForwardConfig, Proxy, QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TcpMode,
-    TlsConfig, TlsUse, Uses, Via, WhenEnded, WithoutHub,
+    AnyNet, CheckConfig, ControllerName, DEFAULT_MTU, DashboardConfig, Day, DeviceConfig, DhcpMode,
+    DirectConfig, DnsMode, Forward, HubUse, Inbound, InterfaceName, LanDevices, LayerConfig, LogFilter, Mtu,
+    MultipathPart, OtlpConfig, Pattern, PoolConfig, PortForwardConfig, PresentDevice, Proxy, QuotaAction,
+    RadioConfig, RoamingUse, RuleConfig, Schedulers, Size, Span, Speed, TcpMode, TlsConfig, TlsUse, Uses,
+    Via, WhenEnded, WithoutHub,
 };
 
 /// Default time without an answer of the hub after which new connections bypass it.
 ///
-/// Source: resolv.conf(5), a name is given up after two attempts of 5 s. A hub's restart takes at
-/// most 0.25 s and a change to another hub 1 to 3 s, so neither lets anything out.
+/// Source: resolv.conf(5): a lookup fails after two attempts of 5 s. A hub's restart takes at most
+/// 0.25 s and a change to another hub 1 to 3 s, so neither causes a bypass.
 const DIRECT_AFTER: Span = Span(Duration::from_secs(10));
 
-/// What `client.toml` may say. Everything has a default: an empty file is a good one.
+/// Contents of `client.toml`. Every key has a default: an empty file is valid.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientConfig {
     /// Networks to use, by interface name; `*` and `?` are wild.
     pub include: Vec<Pattern>,
-    /// Networks to leave alone, even if included.
+    /// Networks that are not used, even if included.
     pub exclude: Vec<Pattern>,
-    /// The interface that applications see.
+    /// Interface that applications see.
     pub interface: InterfaceName,
-    /// Its MTU in bytes.
+    /// MTU in bytes.
     pub mtu: Mtu,
-    /// Whether resolvers are set: `keep` (not touched), `hub` (those the hub names), `networks` (by
-    /// way of Hawser, each network's own for what is to go over it; without a rule that says
-    /// `via = "direct"`, in direct mode alone).
+    /// Setting of the system's resolvers: `keep` (unchanged), `hub` (those that the hub announces),
+    /// `networks` (through Hawser, each network's own for its traffic; without a rule that has `via
+    /// = "direct"`, in direct mode only).
     pub dns: DnsMode,
-    /// Whether nothing may leave outside the tunnel.
+    /// Kill switch: no packet leaves outside the tunnel.
     pub kill_switch: bool,
-    /// What becomes of traffic when the hub refuses this machine for good.
+    /// Treatment of traffic when the hub rejects this machine permanently.
     pub when_ended: WhenEnded,
     /// Treatment of new connections while no hub answers: they wait, or bypass the hub.
     pub without_hub: WithoutHub,
     /// Time without an answer after which they bypass the hub.
     pub without_hub_after: Span,
-    /// Destinations that stay outside the tunnel where a route of the machine leads there, whoever
-    /// added it. Otherwise only subnets of the machine's own and an administrator's static routes
-    /// to private networks do; with `kill_switch` nothing does.
+    /// Destinations that remain outside the tunnel if the machine has a route to them, from any
+    /// source. Without this key, only the machine's own subnets and an administrator's static
+    /// routes to private networks remain outside; with `kill_switch` none do.
     pub local: Vec<AnyNet>,
-    /// Connections from the tunnel to this machine that may begin.
+    /// Permitted new connections from the tunnel to this machine.
     pub inbound: Inbound,
-    /// Whether this machine forwards for others, and behind which interfaces they are.
+    /// Interfaces for whose machines this one forwards.
     pub forward: Forward,
-    /// What comes in from the hub and goes to a machine behind this one.
+    /// Ports at the hub that are forwarded to machines behind this one.
     #[serde(rename = "port_forward")]
     pub port_forwards: Vec<PortForwardConfig>,
-    /// Subnets behind this machine whose machines keep their addresses in the tunnel, as far as the
-    /// hub leads them here (`hawser hub subnet`).
+    /// Subnets behind this machine whose machines keep their addresses in the tunnel, if the hub
+    /// routes them here (`hawser hub subnet`).
     pub subnets: Vec<AnyNet>,
-    /// Form of TCP connections: `end-to-end` (their packets go through the tunnel) or
-    /// `stream` (they are split, and their bytes go over all networks).
-    pub tcp: TcpMode,
+    /// Page for devices of the LANs; disabled if absent.
+    pub dashboard: Option<DashboardConfig>,
+    /// Settings of single devices of the LANs, by hardware address.
+    pub lan_devices: LanDevices,
+    /// Form of TCP connections: `stream` (they are split, and their bytes use all networks) or
+    /// `end-to-end` (their packets pass the tunnel). The default is `stream`.
+    pub tcp: Option<TcpMode>,
     /// Scheduler by flow class.
     pub schedulers: Schedulers,
-    /// How packets of layered streams are known that this machine sends; the first that fits
+    /// Congestion controller of the paths on which this machine sends.
+    pub controller: ControllerName,
+    /// Rules that recognise packets of layered streams that this machine sends; the first match
     /// decides.
     #[serde(rename = "layer")]
     pub layers: Vec<LayerConfig>,
     /// Settings of single networks, by interface name.
+    #[serde(deserialize_with = "crate::device::networks")]
     pub networks: BTreeMap<String, NetworkConfig>,
-    /// Which Wi-Fi networks are joined.
+    /// Sections of the file, once they have been applied to devices.
+    #[serde(skip)]
+    pub followed: Followed<NetworkConfig>,
+    /// Wi-Fi networks to join.
     pub radio: RadioConfig,
     /// Direct mode, without a hub.
     pub direct: DirectConfig,
-    /// Which flows go where in direct mode, and which go past the hub where there is one; the first
-    /// that fits decides.
+    /// Routes of flows in direct mode, and of flows past a hub; the first match decides.
     #[serde(rename = "rule")]
     pub rules: Vec<RuleConfig>,
-    /// The way where UDP is blocked.
+    /// TLS on TCP for networks that block UDP.
     pub tls: TlsConfig,
-    /// Which hub of a fleet is used: `nearest` by the round trip, the one in use (`stay`), or
-    /// beside the nearest another one for destinations that are reached sooner through it
-    /// (`faster`).
+    /// Choice among the hubs of a fleet: `nearest` by round-trip time, the one in use (`stay`), or
+    /// the nearest and a secondary hub for destinations with a shorter delay through it (`faster`).
     pub hub: HubUse,
-    /// Whose ways out are taken beside this machine's own.
+    /// Neighbours whose uplinks are used in addition to this machine's own.
     pub pool: PoolConfig,
     /// Age at which keys are replaced.
     pub rekey_after: Span,
-    /// Where Prometheus may ask; off when absent.
+    /// Address for requests of Prometheus; disabled if absent.
     pub metrics: Option<SocketAddr>,
-    /// A collector that figures are sent to; none when absent.
+    /// Collector of metrics; none if absent.
     pub otlp: Option<OtlpConfig>,
-    /// Whether it is kept how the networks were over a day and a year.
+    /// Setting of the record of networks over a day and a year.
     pub history: bool,
-    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as
+    /// Log level: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as
     /// `info,hawser_client=debug`.
     pub log: Option<LogFilter>,
 }
@@ -122,10 +131,14 @@ impl Default for ClientConfig {
             forward: Forward::Off,
             port_forwards: Vec::new(),
             subnets: Vec::new(),
-            tcp: TcpMode::EndToEnd,
+            dashboard: None,
+            lan_devices: LanDevices::default(),
+            tcp: None,
             schedulers: Schedulers::default(),
+            controller: ControllerName::default(),
             layers: Vec::new(),
             networks: BTreeMap::new(),
+            followed: Followed::default(),
             radio: RadioConfig::default(),
             direct: DirectConfig::default(),
             rules: Vec::new(),
@@ -142,13 +155,13 @@ impl Default for ClientConfig {
 }
 
 impl ClientConfig {
-    /// Whether any rule asks if the machine is being carried about.
+    /// Returns whether any rule depends on the machine's motion.
     #[must_use]
     pub fn depends_on_motion(&self) -> bool {
         self.rules.iter().any(|rule| rule.when.moving.is_some())
     }
 
-    /// Whether the network of that name is to be used.
+    /// Returns whether the network with that name is used.
     #[must_use]
     pub fn uses(&self, name: &str) -> bool {
         name != self.interface.0
@@ -156,7 +169,7 @@ impl ClientConfig {
             && !self.exclude.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// Whether some flows go past the hub, if there is one.
+    /// Returns whether some flows are sent outside the tunnel, if there is a hub.
     #[must_use]
     pub fn is_mixed(&self) -> bool {
         let mut rules = self.rules.iter();
@@ -169,28 +182,28 @@ impl ClientConfig {
         self.without_hub == WithoutHub::Direct
     }
 
-    /// Whether direct mode runs beside a client of a hub: it sends flows past the hub, and finds
-    /// out by which way destinations are reached sooner.
+    /// Returns whether direct mode runs concurrently with a client of a hub: it sends flows past
+    /// the hub, and measures the faster route to a destination.
     #[must_use]
-    pub fn runs_direct_beside(&self) -> bool {
+    pub fn runs_direct_with_hub(&self) -> bool {
         self.is_mixed() || self.hub == HubUse::Faster || self.may_bypass_hub()
     }
 
-    /// Whether this machine forwards for others. `[direct]` may say it too, for direct mode and
-    /// rules beside a hub.
+    /// Returns whether this machine forwards for others. `[direct]` may enable it too, for direct
+    /// mode and for rules with a hub.
     #[must_use]
     pub fn forwards_directly(&self) -> bool {
         self.forward.is_on() || self.direct.forward
     }
 
-    /// How packets of layered streams are known.
+    /// Returns the rules that recognise packets of layered streams.
     #[must_use]
     pub fn layer_rules(&self) -> Vec<layer::Rule> {
         self.layers.iter().map(|layer| layer.0).collect()
     }
 
-    /// Lists how long packets of flows are of use in the tunnel; the first rule that fits decides.
-    /// A rule before them whose flows use the hub is an exception, unless all that it has is `tcp`.
+    /// Returns the deadlines of packets in the tunnel; the first matching rule decides. An earlier
+    /// rule whose flows use the hub is an exception, unless it only has `tcp`.
     #[must_use]
     pub fn deadline_rules(&self) -> Vec<DeadlineRule> {
         let is_for_tunnel = |rule: &&RuleConfig| {
@@ -206,12 +219,12 @@ impl ClientConfig {
         rules.flat_map(RuleConfig::deadline_rules).take(most).collect()
     }
 
-    /// Decides which connections are streams; the first rule that fits decides. A rule before
-    /// those with `tcp`, whose flows use the hub, is an exception, unless all that it has is a
-    /// deadline: packets of TCP have none.
+    /// Returns the rules for the form of connections; the first matching rule decides. A rule
+    /// before those with `tcp`, whose flows use the hub, is an exception, unless it only has a
+    /// deadline, which TCP packets do not have.
     #[must_use]
     pub fn forms(&self) -> Forms {
-        let unless_ruled = self.tcp.into();
+        let unless_ruled = self.tcp.unwrap_or_default().into();
         let Some(last) = self.rules.iter().rposition(|rule| rule.tcp.is_some()) else {
             return Forms {
                 unless_ruled,
@@ -237,83 +250,120 @@ impl ClientConfig {
         }
     }
 
-    /// Gives settings that are for a device to the name that it has now. Those of a device that is
-    /// not there hold for no network. `devices`: the names that there are, and their devices.
-    pub fn follow_devices(&mut self, devices: &[(String, Option<HardwareAddress>)]) {
-        let mut named = BTreeMap::new();
-        let mut following = Vec::new();
-        for (name, set) in std::mem::take(&mut self.networks) {
-            match set.device {
-                Some(device) => following.push((device.0, set)),
-                None => drop(named.insert(name, set)),
+    /// Applies sections of devices to the present names of their devices. A section of a missing
+    /// device applies to no network.
+    pub fn follow_devices(&mut self, devices: &[PresentDevice]) {
+        let written = self.sections().clone();
+        let found = assign(&written, devices);
+        let mut networks = BTreeMap::new();
+        for (section, set) in &written {
+            let mut names = found.interfaces(section, set);
+            if names.is_empty() {
+                // No interface has a name with spaces.
+                names.push(format!("device of {section}"));
             }
+            networks.extend(names.into_iter().map(|name| (name, set.clone())));
         }
-        for (device, set) in following {
-            let mut there = devices.iter();
-            let found = there.find(|(_, address)| *address == Some(device));
-            // No interface has a name with a space.
-            let name = found.map_or_else(|| format!("device {device}"), |(name, _)| name.clone());
-            named.insert(name, set);
-        }
-        self.networks = named;
+        self.networks = networks;
+        self.followed = Followed {
+            written,
+            assignment: found,
+        };
     }
 
-    /// Returns true where settings of any network are for a device, under any name.
+    /// Returns whether any section belongs to a device, under any name.
     #[must_use]
     pub fn follows_devices(&self) -> bool {
         self.networks.values().any(|set| set.device.is_some())
     }
 
-    /// The settings of a network.
+    /// Returns whether any setting depends on the state of modems.
+    #[must_use]
+    pub fn depends_on_modems(&self) -> bool {
+        let has_imei = |set: &NetworkConfig| set.device.as_ref().is_some_and(|device| device.imei.is_some());
+        let mut sections = self.networks.values();
+        sections.any(|set| set.roaming == RoamingUse::Never || has_imei(set))
+    }
+
+    /// Returns whether the sections already apply as these devices require.
+    #[must_use]
+    pub fn has_followed(&self, devices: &[PresentDevice]) -> bool {
+        !self.follows_devices() || assign(self.sections(), devices) == self.followed.assignment
+    }
+
+    /// Returns the name of the section that applies to a network, if there is one.
+    #[must_use]
+    pub fn section<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+        self.followed.assignment.section(self.sections(), name)
+    }
+
+    /// Returns a line for each section without effect on a present device.
+    #[must_use]
+    pub fn device_notices(&self) -> &[String] {
+        &self.followed.assignment.notices
+    }
+
+    /// Returns the sections of the file.
+    fn sections(&self) -> &BTreeMap<String, NetworkConfig> {
+        match self.followed.written.is_empty() {
+            true => &self.networks,
+            false => &self.followed.written,
+        }
+    }
+
+    /// Returns the settings of a network.
     #[must_use]
     pub fn network(&self, name: &str) -> NetworkConfig {
         self.networks.get(name).cloned().unwrap_or_default()
     }
 }
 
-/// What may be set for a single network.
+/// Settings of a single network.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkConfig {
-    /// At most this towards the hub.
+    /// Maximum rate towards the hub.
     pub cap_up: Option<Speed>,
-    /// At most this from the hub; in direct mode, what the network is taken to carry.
+    /// Maximum rate from the hub; in direct mode, the assumed capacity of the network.
     pub cap_down: Option<Speed>,
-    /// When it is used beside the others: `always`, `overflow` (while packets wait for those that
-    /// are always used) or `backup` (while no other works); with a hub.
+    /// Condition of its use: `always`, `overflow` (while packets wait for those that are always
+    /// used) or `backup` (while no other works); with a hub.
     #[serde(rename = "use")]
     pub uses: Uses,
-    /// Whether transfers may use it beside others; with a hub.
+    /// Permission for bulk transfers while other networks work; with a hub.
     pub bulk: bool,
-    /// Direct mode: its share beside the others, in place of what it carries.
+    /// Weight of the network in direct mode, which replaces its measured rate.
     pub weight: Option<NonZeroU16>,
-    /// Direct mode: what its use costs, in any unit; smaller is cheaper.
+    /// Cost of the network's use in direct mode, in any unit; networks with smaller values are
+    /// preferred.
     pub cost: u32,
-    /// Direct mode: who is asked whether the network is alive, in place of the gateway.
+    /// Address that direct mode probes to detect a failure, instead of the gateway.
     pub probe: Option<IpAddr>,
-    /// Targets beyond the gateway that show whether it leads anywhere; it is not used while they
-    /// do not answer.
+    /// Targets beyond the gateway that show whether the network works; it is not used while they do
+    /// not answer.
     pub check: Option<CheckConfig>,
-    /// Direct mode: what it does for MPTCP connections.
+    /// Role of the network for MPTCP connections in direct mode.
     pub mptcp: MultipathPart,
-    /// Direct mode: its resolvers, in place of those that the system names.
+    /// Resolvers of the network in direct mode, which replace those of the system.
     pub dns: Vec<IpAddr>,
-    /// Who sees to its IPv4 address: `off` (nobody here), `auto` (what manages it already, else a
-    /// DHCP client that is installed).
+    /// Manager of its IPv4 address: `off` (not Hawser), `auto` (its present manager, otherwise an
+    /// installed DHCP client).
     pub dhcp: DhcpMode,
-    /// Whether TLS on TCP is used over it, in place of what `[tls]` says.
+    /// Use of TLS on TCP over the network, which overrides `[tls]`.
     pub tls: Option<TlsUse>,
-    /// Its proxy, for TLS on TCP.
+    /// Proxy for TLS on TCP.
     pub proxy: Option<Proxy>,
-    /// What it may carry in a month, both ways together.
+    /// Monthly quota, both directions together.
     pub quota: Option<Size>,
-    /// The day of the month on which the quota begins anew.
+    /// Day of the month on which the quota's period begins.
     pub reset_day: Day,
-    /// What happens when the quota is used up.
+    /// Action when the quota is used up.
     pub quota_action: QuotaAction,
-    /// The device for which these settings are, by its hardware address: they follow it when it
-    /// gets another name, and hold for no other device that gets this one.
-    pub device: Option<DeviceAddress>,
+    /// Use of a modem in the network of another operator than its own.
+    pub roaming: RoamingUse,
+    /// Device for which these settings apply: they follow the device to another name, and do not
+    /// apply to another device with this name.
+    pub device: Option<DeviceConfig>,
 }
 
 impl Default for NetworkConfig {
@@ -335,13 +385,20 @@ impl Default for NetworkConfig {
             quota: None,
             reset_day: Day::default(),
             quota_action: QuotaAction::default(),
+            roaming: RoamingUse::default(),
             device: None,
         }
     }
 }
 
+impl Section for NetworkConfig {
+    fn device(&self) -> Option<&DeviceConfig> {
+        self.device.as_ref()
+    }
+}
+
 impl NetworkConfig {
-    /// The quota, if there is one.
+    /// Returns the quota, if there is one.
     #[must_use]
     pub fn quota(&self) -> Option<Quota> {
         self.quota.map(|size| Quota {

@@ -1,4 +1,4 @@
-//! What `client.toml` says of direct mode: how flows are shared out, and rules for some of them.
+//! `client.toml`, direct mode: the distribution of flows, and rules for some of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,33 +26,33 @@ use super::{Deadline, HostName, Pattern, Span, TcpMode};
 mod deadline;
 mod form;
 
-/// The table `[direct]`.
+/// Table `[direct]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DirectConfig {
-    /// How flows are shared out that no rule is for.
+    /// Distribution of flows without a rule.
     pub spread: Spread,
-    /// Whether this machine forwards for others.
+    /// Forwarding for other machines.
     pub forward: bool,
-    /// What carries the table of flows.
+    /// Implementation of the table of flows.
     pub dataplane: Dataplane,
-    /// Whether MPTCP connections use all networks.
+    /// Use of all networks by MPTCP connections.
     pub mptcp: bool,
-    /// Which page shows over a network whether a captive portal stands before it.
+    /// Page that shows whether a network has a captive portal.
     pub portal_check: PortalCheck,
-    /// How often gateways are asked whether they are there.
+    /// Interval of probes to gateways.
     pub probe_every: Span,
-    /// The port (UDP and TCP) at which peers come in that move flows which end here.
+    /// Port (UDP and TCP) for peers that move flows which end here.
     pub peer_port: Option<NonZeroU16>,
-    /// Whether flows to known peers move by themselves when their network goes, or another has more
-    /// room.
+    /// Migration of flows to known peers when their network fails, or another has more capacity.
     #[serde(rename = "move")]
     pub moves: Moves,
-    /// How long established connections of a silent network are kept, in case it comes back.
+    /// Time for which established connections of an unresponsive network are preserved, in case it
+    /// returns.
     pub keep_flows: Span,
-    /// The address that applications see.
+    /// IPv4 address that applications see.
     pub address: Ipv4Addr,
-    /// The same for IPv6.
+    /// IPv6 address that applications see.
     pub address6: Ipv6Addr,
 }
 
@@ -63,7 +63,7 @@ impl Default for DirectConfig {
             forward: false,
             dataplane: Dataplane::Nftables,
             mptcp: true,
-            // Debian's own, which its desktops ask as well.
+            // The page is Debian's own, which its desktops also use.
             portal_check: "http://network-test.debian.org/nm NetworkManager is online"
                 .parse()
                 .map_or(PortalCheck(None), |page| PortalCheck(Some(page))),
@@ -71,7 +71,7 @@ impl Default for DirectConfig {
             peer_port: None,
             moves: Moves::Auto,
             keep_flows: Span(Duration::from_secs(3)),
-            // Shared address space (RFC 6598), away from what providers use first.
+            // Shared address space (RFC 6598), outside the part that providers use first.
             address: Ipv4Addr::new(100, 64, 0, 2),
             // Unique local (RFC 4193): "HAWSER" is the global id.
             address6: Ipv6Addr::new(0xfd48, 0x4157, 0x5345, 0x5200, 0, 0, 0, 2),
@@ -80,37 +80,38 @@ impl Default for DirectConfig {
 }
 
 impl DirectConfig {
-    /// The addresses that applications see.
+    /// Returns the addresses that applications see.
     #[must_use]
     pub fn own(&self) -> [IpAddr; 2] {
         [self.address.into(), self.address6.into()]
     }
 }
 
-/// A table `[[rule]]`: which flows, and where they go. The first rule that fits decides.
+/// Table `[[rule]]`: flows and their route. The first matching rule decides.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "RawRule")]
 pub struct RuleConfig {
-    /// When it is for any flow, and which of its networks it may choose.
+    /// Conditions of the rule, and of the networks that it may choose.
     pub when: Conditions,
-    /// Which flows.
+    /// Flows of the rule.
     pub flows: Match,
-    /// To names; all when empty.
+    /// Destination names; all when empty.
     pub domains: Vec<names::Pattern>,
     /// The networks, in order of preference; all when empty.
     pub networks: Vec<NetworkChoice>,
-    /// Shares the flows out among the networks, in place of the first that is there.
+    /// Distribution of the flows among the networks, instead of the first present network.
     pub spread: Option<Spread>,
-    /// Refuses flows while none of the networks is there.
+    /// Set if flows are rejected while none of the networks is present.
     pub strict: bool,
-    /// The hub of the fleet through which its flows go, in place of the one in use. They are
-    /// selected by destination, protocol and port.
+    /// Hub of the fleet for its flows, instead of the one in use. The flows are selected by
+    /// destination, protocol and port.
     pub hub: Option<HostName>,
-    /// The time for which packets of its flows are of use, in the tunnel.
+    /// Deadline of its flows' packets in the tunnel.
     pub deadline: Option<Deadline>,
     /// Form of its TCP connections in the tunnel.
     pub tcp: Option<TcpMode>,
-    /// Through the hub or past it; what it says with `None`, [`RuleConfig::via`] tells.
+    /// Route through the hub or outside the tunnel; [`RuleConfig::via`] gives the meaning of
+    /// `None`.
     via: Option<Via>,
 }
 
@@ -150,31 +151,31 @@ impl TryFrom<RawRule> for RuleConfig {
         let says_how = raw.deadline.is_some() || raw.tcp.is_some();
         if is_open && raw.via.is_none() && raw.hub.is_none() && !says_how {
             return Err(
-                "the rule says of its flows not where they go: add network = \"wlan0\", spread = \"even\", deadline = \"150ms\", tcp = \"end-to-end\", via = \"direct\", via = \"hub\" or via = \"faster\""
+                "the rule has no effect on its flows: add network = \"wlan0\", spread = \"even\", deadline = \"150ms\", tcp = \"end-to-end\", via = \"direct\", via = \"hub\" or via = \"faster\""
                     .to_owned(),
             );
         }
         let chooses = !is_open || raw.when.is_of_networks();
         if raw.via == Some(Via::Hub) && chooses {
             return Err(
-                "the tunnel to the hub uses all networks: take network, spread, cost_below, quota_left_above and signal_above out, or write via = \"direct\""
+                "the tunnel to the hub uses all networks: remove network, spread, cost_below, quota_left_above and signal_above, or write via = \"direct\""
                     .to_owned(),
             );
         }
         let narrows = raw.spread.is_some() || raw.strict || raw.when.is_of_networks();
         if raw.via == Some(Via::Faster) && narrows {
             return Err(
-                "via = \"faster\" goes by time alone: take spread, strict, cost_below, quota_left_above and signal_above out, or write via = \"direct\""
+                "via = \"faster\" compares times only: remove spread, strict, cost_below, quota_left_above and signal_above, or write via = \"direct\""
                     .to_owned(),
             );
         }
         if raw.hub.is_some() && raw.via.is_some_and(|via| via != Via::Hub) {
             return Err(
-                "hub = \"hub2.example.org\" is for flows through the tunnel: take hub out, or via".to_owned(),
+                "hub = \"hub2.example.org\" applies to flows in the tunnel: remove hub or via".to_owned(),
             );
         }
         if protocol == Some(Protocol::Icmp) && !raw.port.0.is_empty() {
-            return Err("icmp has no ports: take port out, or name tcp or udp".to_owned());
+            return Err("icmp has no ports: remove port, or write protocol = \"tcp\" or \"udp\"".to_owned());
         }
         let rule = Self {
             when: raw.when.into(),
@@ -202,7 +203,7 @@ impl TryFrom<RawRule> for RuleConfig {
         }
         if rule.hub.is_some() && (!is_open || rule.strict || !rule.is_by_destination()) {
             return Err(
-                "hub = \"hub2.example.org\" goes by to, protocol and port: name one of them, and take all else out"
+                "hub = \"hub2.example.org\" needs to, protocol or port, and supports no other condition: add one of them, and remove the others"
                     .to_owned(),
             );
         }
@@ -211,11 +212,11 @@ impl TryFrom<RawRule> for RuleConfig {
 }
 
 impl RuleConfig {
-    /// A rule of the keys of a `[[rule]]` table and their values as a person writes them; commas
-    /// part several values of one key.
+    /// Parses a rule from the keys of a `[[rule]]` table and their values, as written by a user;
+    /// commas separate several values of a key.
     ///
     /// # Errors
-    /// What is wrong, and what to write instead.
+    /// The error, and the correct form.
     pub fn of_words(words: &BTreeMap<String, String>) -> Result<Self, String> {
         let value = |text: &String| {
             let parts = text.split(',').map(|part| Value::String(part.trim().to_owned()));
@@ -232,14 +233,13 @@ impl RuleConfig {
         let is_of_file = [("hub", rule.hub.is_some()), ("tcp", rule.tcp.is_some())];
         match is_of_file.iter().find(|(_, is_set)| *is_set) {
             Some((key, _)) => Err(format!(
-                "{key} is for rules in client.toml: write it there, and hawser reload"
+                "{key} is for rules in client.toml: add the rule there, then run `hawser reload`"
             )),
             None => Ok(rule),
         }
     }
 
-    /// Returns whether its flows are selected by destination, protocol or port, and by nothing
-    /// else.
+    /// Returns whether its flows are selected only by destination, protocol or port.
     fn is_by_destination(&self) -> bool {
         let flows = &self.flows;
         let alone = Match {
@@ -253,21 +253,22 @@ impl RuleConfig {
         is_alone && has_any && self.when == Conditions::default()
     }
 
-    /// Which way its flows go: through the hub where there is one, unless the rule says otherwise.
+    /// Returns the route of its flows: through the hub if there is one, unless the rule has
+    /// another.
     #[must_use]
     pub fn via(&self, has_hub: bool) -> Via {
         self.via.unwrap_or(if has_hub { Via::Hub } else { Via::Direct })
     }
 
-    /// Returns the flows for which it names a hub of the fleet, and that hub; `None` instead of a
-    /// hub: the one in use (an exception: `via = "hub"` with `to`).
+    /// Returns the flows for which the rule names a hub of the fleet, and that hub; `None` instead
+    /// of a hub means the one in use (an exception: `via = "hub"` with `to`).
     #[must_use]
     pub fn by_hub(&self) -> Option<(&Match, Option<&HostName>)> {
         let is_exception = self.is_via(Via::Hub) && self.is_by_destination() && !self.flows.to.is_empty();
         (self.hub.is_some() || is_exception).then_some((&self.flows, self.hub.as_ref()))
     }
 
-    /// Whether it says so itself.
+    /// Returns whether the rule itself requires that route.
     #[must_use]
     pub fn is_via(&self, via: Via) -> bool {
         self.via == Some(via)
@@ -275,7 +276,7 @@ impl RuleConfig {
 }
 
 impl fmt::Display for RuleConfig {
-    /// As `explain` names it.
+    /// Formats the rule as `explain` prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         parts.extend(self.flows.protocol_and_ports());
@@ -301,14 +302,14 @@ impl fmt::Display for RuleConfig {
     }
 }
 
-/// Past the hub or through it.
+/// Route of flows, past the hub or through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
     /// Over one of the networks, with that network's address.
     Direct,
     /// Through the tunnel.
     Hub,
-    /// By whichever of them a flow's destination is reached sooner.
+    /// Faster of both routes to the flow's destination.
     Faster,
 }
 
@@ -327,7 +328,7 @@ impl FromStr for Via {
 
 from_text!(Via, "\"direct\", \"hub\" or \"faster\"");
 
-/// How flows are shared out.
+/// Distribution of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread(pub Measure);
 
@@ -348,12 +349,12 @@ impl FromStr for Spread {
 
 from_text!(Spread, "\"even\", \"capacity\", \"round-trip\" or \"cost\"");
 
-/// What carries the table of flows.
+/// Implementation of the table of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dataplane {
     /// The kernel.
     Nftables,
-    /// Open vSwitch, told by OpenFlow.
+    /// Open vSwitch, by OpenFlow.
     OpenVSwitch,
 }
 
@@ -371,12 +372,12 @@ impl FromStr for Dataplane {
 
 from_text!(Dataplane, "\"nftables\" or \"openvswitch\"");
 
-/// What moves flows to known peers.
+/// Triggers of migrations of flows to known peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moves {
-    /// The end of their network, more room in another, and `hawser move`.
+    /// Failure of their network, more capacity in another one, and `hawser move`.
     Auto,
-    /// `hawser move` alone.
+    /// `hawser move` only.
     Asked,
 }
 
@@ -394,28 +395,27 @@ impl FromStr for Moves {
 
 from_text!(Moves, "\"auto\" or \"asked\"");
 
-/// A page and how it begins.
+/// Page and its expected beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Whose, as a browser would name it.
+    /// Host of the page, as in a URL.
     pub host: String,
-    /// Its port.
+    /// Port of the host.
     pub port: u16,
-    /// What is asked for.
+    /// Path of the page.
     pub path: String,
-    /// How the page begins; an empty answer (204) is as good.
+    /// Expected beginning of the page; an empty answer (204) is accepted too.
     pub expected: String,
 }
 
 impl Page {
-    /// Where an address leads that begins with `scheme`, such as `http://`; `port` is meant where it
-    /// names none.
+    /// Parses a URL that begins with `scheme`, such as `http://`; `port` is the default.
     #[must_use]
     pub fn at(url: &str, scheme: &str, port: u16) -> Option<Self> {
         let rest = url.strip_prefix(scheme)?;
         let (place, path) = rest.find('/').map_or((rest, "/"), |slash| rest.split_at(slash));
         let (host, port) = match place.rsplit_once(':') {
-            // The colons of an IPv6 address stand between brackets.
+            // The colons of an IPv6 address are within brackets.
             Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
             _ => (place, port),
         };
@@ -443,7 +443,7 @@ impl FromStr for Page {
     }
 }
 
-/// The page by which captive portals are found; none when they are not looked for.
+/// Page that detects captive portals; `None` disables the detection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortalCheck(pub Option<Page>);
 
@@ -463,7 +463,7 @@ from_text!(
     "\"off\", or an http:// page and how it begins, such as \"http://example.org/check all is well\""
 );
 
-/// What a network does for MPTCP connections.
+/// Role of a network for MPTCP connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MultipathPart(pub Part);
 
@@ -499,7 +499,7 @@ impl FromStr for ProtocolName {
 
 from_text!(ProtocolName, "\"tcp\", \"udp\" or \"icmp\"");
 
-/// A port, or the first and last of a range.
+/// Port, or the first and last of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ports(u16, u16);
 
@@ -636,12 +636,12 @@ from_text!(
     "a control group below /sys/fs/cgroup, such as \"system.slice/backup.service\""
 );
 
-/// Networks that a rule names.
+/// Networks of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkChoice {
-    /// By interface name.
+    /// Interface name.
     Name(Pattern),
-    /// By what they are.
+    /// Kind of network.
     Kind(Kind),
 }
 
@@ -652,7 +652,7 @@ impl fmt::Display for NetworkChoice {
             Self::Kind(Kind::Wired) => f.write_str("kind:wired"),
             Self::Kind(Kind::Wifi) => f.write_str("kind:wifi"),
             Self::Kind(Kind::Cellular) => f.write_str("kind:cellular"),
-            // No rule can name it.
+            // Rules cannot name this kind.
             Self::Kind(Kind::Neighbour) => f.write_str("neighbours"),
         }
     }
@@ -674,7 +674,7 @@ impl FromStr for NetworkChoice {
 
 from_text!(
     NetworkChoice,
-    "an interface name, in which * and ? are wild, or kind:wired, kind:wifi, kind:cellular"
+    "an interface name, in which * and ? are wildcards, or kind:wired, kind:wifi, kind:cellular"
 );
 
 #[cfg(test)]

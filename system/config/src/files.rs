@@ -1,4 +1,4 @@
-//! Reading the files: errors that name file and line, and passwords that only their owner may read.
+//! Reading of files: errors with file and line, and passwords that only their owner may read.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::{ClientConfig, HubConfig};
 
-/// Why a configuration file is of no use. Nothing has been touched when it is reported.
+/// Reason why a configuration file cannot be used. It is reported before any change of the system.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -20,14 +20,14 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// The file says something wrong.
+    /// The file has invalid contents.
     #[error("{}:{line}: {message}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong and what would be right.
+        /// Message: the error, and what would be correct.
         message: String,
     },
 }
@@ -44,7 +44,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     parse(path, &text)
 }
 
-/// Reads a file, or takes the default when there is none.
+/// Reads a file, or returns the default if there is none.
 ///
 /// # Errors
 /// [`ConfigError`] with the line.
@@ -79,18 +79,18 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigEr
     })
 }
 
-/// Refuses a file with passwords that others than its owner may read.
+/// Rejects a file with passwords that other users may read.
 ///
 /// # Errors
-/// In words, with the remedy.
+/// The reason as text, with the remedy.
 pub fn check_secrecy(path: &Path, config: &ClientConfig) -> anyhow::Result<()> {
     refuse_readers(path, config.radio.is_secret().then_some("a Wi-Fi password"))
 }
 
-/// The same for a hub's.
+/// Checks that only the owner can read a hub's configuration if it contains a secret.
 ///
 /// # Errors
-/// In words, with the remedy.
+/// Description of the reason, with the remedy.
 pub fn check_hub_secrecy(path: &Path, config: &HubConfig) -> anyhow::Result<()> {
     let is_secret = config.store.as_ref().is_some_and(|store| store.url.is_secret());
     refuse_readers(path, is_secret.then_some("a database's password"))
@@ -100,7 +100,7 @@ fn refuse_readers(path: &Path, secret: Option<&str>) -> anyhow::Result<()> {
     let is_open = || std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0);
     match secret {
         Some(secret) if is_open() => anyhow::bail!(
-            "{} holds {secret}, and others may read it: `chmod 600 {0}`",
+            "{} contains {secret}, and other users can read it: run `chmod 600 {0}`",
             path.display()
         ),
         Some(_) | None => Ok(()),

@@ -1,4 +1,4 @@
-//! What `client.toml` says of machines behind this one: `forward` and `[[port_forward]]`.
+//! `client.toml`, machines behind this one: `forward` and `[[port_forward]]`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,26 +12,26 @@ use serde::de::{self, Deserializer};
 use super::reach::HubService;
 use super::values::InterfaceName;
 
-/// For which machines this one forwards.
+/// Machines for which this one forwards.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Forward {
-    /// For none.
+    /// None.
     #[default]
     Off,
-    /// For all that are not behind a network in use.
+    /// Machines behind every interface that is not a network in use.
     All,
-    /// For those behind these interfaces.
+    /// Machines behind these interfaces.
     Lans(Vec<InterfaceName>),
 }
 
 impl Forward {
-    /// Whether it is for any.
+    /// Returns whether forwarding is on.
     #[must_use]
     pub fn is_on(&self) -> bool {
         *self != Self::Off
     }
 
-    /// The interfaces that are named.
+    /// Returns the listed interfaces.
     #[must_use]
     pub fn lans(&self) -> Vec<String> {
         match self {
@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Forward {
                 }
                 if names.is_empty() {
                     return Err(de::Error::custom(
-                        "no LAN is named: expected forward = [\"br-lan\"], or false",
+                        "no LAN is listed: expected forward = [\"br-lan\"], or false",
                     ));
                 }
                 Ok(Forward::Lans(names))
@@ -72,8 +72,8 @@ impl<'de> Deserialize<'de> for Forward {
     }
 }
 
-/// A table `[[port_forward]]`: what the hub hands to this client at a port goes to a machine behind
-/// it.
+/// Table `[[port_forward]]`: connections that the hub forwards to this client at a port are
+/// forwarded to a machine behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "RawPort")]
 pub struct PortForwardConfig(pub PortForward);
@@ -91,7 +91,7 @@ impl TryFrom<RawPort> for PortForwardConfig {
     fn try_from(raw: RawPort) -> Result<Self, String> {
         if raw.port.0 == Service::All && raw.to.port.is_some() {
             return Err(
-                "all ports cannot go to one: take the port out of `to`, or name one in `port`".to_owned(),
+                "all ports cannot be forwarded to one port: remove the port from `to`, or set a number in `port`".to_owned(),
             );
         }
         Ok(Self(PortForward {
@@ -102,7 +102,7 @@ impl TryFrom<RawPort> for PortForwardConfig {
     }
 }
 
-/// A machine behind a gateway, and a port of it: `"192.168.50.7:80"`.
+/// Machine behind a gateway, with a port: `"192.168.50.7:80"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Machine {
     address: IpAddr,

@@ -1,4 +1,4 @@
-//! What configurations say of members without Hawser, to whom a hub tunnels by GRE.
+//! Configuration of members without Hawser, to which a hub tunnels by GRE.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
@@ -12,17 +12,17 @@ use super::{AnyNet, Net4, ports};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HubGreConfig {
-    /// The addresses at which the hub is reached inside of GRE, and nowhere else.
+    /// Addresses of the hub that are reachable only inside GRE.
     pub network: Net4,
-    /// Where members are: the other ends of tunnels.
+    /// Addresses of members, the other ends of tunnels.
     pub members: Vec<AnyNet>,
-    /// The key that packets carry in both directions; none of them has one when absent.
+    /// GRE key of packets in both directions; if absent, packets have no key.
     #[serde(default)]
     pub key: Option<u32>,
 }
 
 impl HubGreConfig {
-    /// Whether tunnels may end at that address.
+    /// Returns whether tunnels may end at that address.
     #[must_use]
     pub fn allows(&self, member: Ipv4Addr) -> bool {
         self.members
@@ -30,7 +30,7 @@ impl HubGreConfig {
             .any(|net| net.0.contains(IpAddr::from(member)))
     }
 
-    /// Whether that is the hub, inside of GRE.
+    /// Returns whether the address is the hub inside GRE.
     #[must_use]
     pub fn is_hub(&self, at: SocketAddrV4) -> bool {
         let network = Net::new(self.network.0, self.network.1);
@@ -42,13 +42,12 @@ impl HubGreConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GreMember {
-    /// What its way out is called here.
+    /// Name of its uplink on this machine.
     #[serde(deserialize_with = "name")]
     pub name: String,
-    /// Its address in the local network.
+    /// Address in the local network.
     pub member: Ipv4Addr,
-    /// The addresses at which the hub is reached inside of GRE: `network` under `[gre]` of
-    /// `hub.toml`.
+    /// Addresses of the hub inside GRE: `network` under `[gre]` of `hub.toml`.
     pub network: Net4,
 }
 

@@ -1,4 +1,4 @@
-//! `hub.toml`: what a hub is told.
+//! `hub.toml`: configuration of a hub.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -9,96 +9,108 @@ use serde::Deserialize;
 
 use crate::invitation::HubAddress;
 use crate::{
-    ClientNames, DEFAULT_MTU, Endpoint, HubGreConfig, HubTlsConfig, InterfaceName, LayerConfig, LimitsConfig,
-    LogFilter, Mtu, Nat, NatAddresses, Net4, Net6, OtlpConfig, Pool, ReachConfig, Schedulers, StoreConfig,
-    StreamsConfig, ThreadPairs, TlsListen, WhenStopped, ports,
+    ClientNames, ControllerName, DEFAULT_MTU, Endpoint, HubGreConfig, HubTlsConfig, HubWireGuardConfig,
+    InterfaceName, LayerConfig, LimitsConfig, LogFilter, Mtu, Nat, NatAddresses, Net4, Net6, OtlpConfig,
+    Pool, ReachConfig, Schedulers, SessionTimeout, StoreConfig, StreamsConfig, ThreadPairs, TlsListen,
+    WhenStopped, ports,
 };
 
-/// What `hub.toml` says.
+/// Contents of `hub.toml`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HubConfig {
-    /// Where clients reach the hub, as invitations say it: `HOST:PORT`, the likeliest first.
+    /// Addresses of the hub for clients, as in invitations: `HOST:PORT`, the most probable first.
     pub endpoints: Vec<Endpoint>,
-    /// The UDP address to listen on; by default every address, at the port of the first endpoint.
+    /// UDP address to listen on; by default every address, at the port of the first endpoint.
     pub listen: Option<SocketAddr>,
     /// Inner IPv4 addresses: `100.96.0.0/16`.
     pub pool: Net4,
     /// Inner IPv6 addresses: `fdXX:...::/64`.
     #[serde(default)]
     pub pool6: Option<Net6>,
-    /// The hub's inner interface.
+    /// Inner interface of the hub.
     #[serde(default = "hub_interface")]
     pub interface: InterfaceName,
-    /// Its MTU in bytes.
+    /// MTU in bytes.
     #[serde(default = "default_mtu")]
     pub mtu: Mtu,
-    /// Whether clients appear under the hub's own address: `"auto"` (when the pool is private),
-    /// `true`, `false`.
+    /// Network address translation of clients to the hub's own address: `"auto"` (when the pool is
+    /// private), `true`, `false`.
     #[serde(default)]
     pub nat: Nat,
-    /// Under which addresses clients appear then, one of each family at most; under the first of
-    /// the interface that a packet leaves by unless set. One that moves to a standby is named here.
+    /// Addresses under which clients appear with NAT, at most one of each family; by default the
+    /// first one of the outgoing interface. An address that moves to a standby must be named here.
     #[serde(default)]
     pub nat_addresses: NatAddresses,
-    /// Resolvers that clients may use through the tunnel; where empty, those of the hub's machine
-    /// that they reach.
+    /// Resolvers that clients may use through the tunnel; if empty, those of the hub's machine that
+    /// clients can reach.
     #[serde(default)]
     pub dns: Vec<IpAddr>,
-    /// Has the hub answer the names of its clients (`alice.hawser`), and pass all others on to
-    /// these resolvers.
+    /// Makes the hub resolve the names of its clients (`alice.hawser`), and forward all other names
+    /// to these resolvers.
     #[serde(default)]
     pub names: bool,
-    /// What clients reach beside public addresses, and who reaches them.
+    /// Destinations that clients may reach in addition to public addresses, and sources that may
+    /// reach clients.
     #[serde(default)]
     pub reach: ReachConfig,
-    /// What each client may use, unless it has limits of its own.
+    /// Default limits of a client.
     #[serde(default)]
     pub limits: LimitsConfig,
     /// TCP connections that the hub opens for its clients.
     #[serde(default)]
     pub streams: StreamsConfig,
-    /// Where clients come in whose networks block UDP.
+    /// Access for clients whose networks block UDP.
     #[serde(default)]
     pub tls: HubTlsConfig,
-    /// Members without Hawser, through which clients come in; none when absent.
+    /// Members without Hawser, through which clients may connect; none if absent.
     #[serde(default)]
     pub gre: Option<HubGreConfig>,
-    /// The database that keeps the clients, for several hubs; files beside this one unless set.
+    /// Access for phones and other devices with WireGuard's own apps; disabled if absent.
+    #[serde(default)]
+    pub wireguard: Option<HubWireGuardConfig>,
+    /// Database of the clients, for several hubs; if absent, the clients are stored in files next
+    /// to this one.
     #[serde(default)]
     pub store: Option<StoreConfig>,
-    /// Which clients may send moved flows through this hub, by name; `"*"` for all.
+    /// Clients that may send moved flows through this hub, by name; `"*"` for all.
     #[serde(default)]
     pub waypoint: ClientNames,
-    /// Scheduler by flow class, for what the hub sends, unless a client wants another.
+    /// Scheduler by flow class for the hub's sending direction, unless a client requests another.
     #[serde(default)]
     pub schedulers: Schedulers,
-    /// How packets of layered streams are known that the hub sends; the first that fits decides.
+    /// Congestion controller of the paths on which the hub sends.
+    #[serde(default)]
+    pub controller: ControllerName,
+    /// Rules that recognise packets of layered streams that the hub sends; the first match decides.
     #[serde(default, rename = "layer")]
     pub layers: Vec<LayerConfig>,
-    /// How many pairs of threads carry packets, each with sessions of its own; one for every two
-    /// processors unless set.
+    /// Number of thread pairs for packets, each with its own sessions; by default one for every two
+    /// processors.
     #[serde(default)]
     pub thread_pairs: Option<ThreadPairs>,
-    /// Effect of SIGTERM where no service manager has started the hub.
+    /// Effect of SIGTERM if no service manager has started the hub.
     #[serde(default)]
     pub when_stopped: WhenStopped,
-    /// Where Prometheus may ask; off when absent.
+    /// Time after which the session of an absent client ends, with its streams.
+    #[serde(default)]
+    pub session_timeout: SessionTimeout,
+    /// Address for requests of Prometheus; disabled if absent.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
-    /// A collector that figures are sent to; none when absent.
+    /// Collector of metrics; none if absent.
     #[serde(default)]
     pub otlp: Option<OtlpConfig>,
-    /// Whether it is kept how clients' paths were over a day and a year.
+    /// Setting of the record of clients' paths over a day and a year.
     #[serde(default = "yes")]
     pub history: bool,
-    /// What is logged.
+    /// Log level.
     #[serde(default)]
     pub log: Option<LogFilter>,
 }
 
 impl HubConfig {
-    /// Where clients come in by UDP.
+    /// Returns the UDP address to listen on.
     pub fn listen_address(&self) -> SocketAddr {
         let port = self
             .endpoints
@@ -108,7 +120,7 @@ impl HubConfig {
             .unwrap_or_else(|| (Ipv6Addr::UNSPECIFIED, port).into())
     }
 
-    /// Where they come in by TLS, if they do.
+    /// Returns the TCP address to listen on, if any.
     pub fn tls_address(&self) -> Option<SocketAddr> {
         match self.tls.listen {
             Some(TlsListen::Off) => None,
@@ -117,7 +129,7 @@ impl HubConfig {
         }
     }
 
-    /// The address pools.
+    /// Returns the address pools.
     #[must_use]
     pub fn pools(&self) -> Pool {
         Pool {
@@ -126,19 +138,47 @@ impl HubConfig {
         }
     }
 
-    /// How packets of layered streams are known.
+    /// Returns the address of the hub in the configurations of WireGuard clients, if it has one.
+    #[must_use]
+    pub fn wireguard_address(&self) -> Option<HubAddress> {
+        let config = self.wireguard.as_ref()?;
+        let (endpoint, port) = (self.endpoints.first(), config.listen.port());
+        let by_default = || {
+            endpoint.map(|endpoint| HubAddress {
+                port,
+                ..endpoint.0.clone()
+            })
+        };
+        config
+            .endpoint
+            .clone()
+            .map(|endpoint| endpoint.0)
+            .or_else(by_default)
+    }
+
+    /// Returns the reason why well-formed tables are not compatible.
+    #[must_use]
+    pub fn unfit(&self) -> Option<&'static str> {
+        let has_both = self.wireguard.is_some() && self.store.is_some();
+        has_both.then_some(
+            "[wireguard] and [store] exclude each other, because a WireGuard client knows the key and the \
+             address of one hub only: remove one of the tables",
+        )
+    }
+
+    /// Returns the rules that recognise packets of layered streams.
     #[must_use]
     pub fn layer_rules(&self) -> Vec<layer::Rule> {
         self.layers.iter().map(|layer| layer.0).collect()
     }
 
-    /// The addresses for invitations.
+    /// Returns the addresses for invitations.
     #[must_use]
     pub fn addresses(&self) -> Vec<HubAddress> {
         self.endpoints.iter().map(|endpoint| endpoint.0.clone()).collect()
     }
 
-    /// The rules between clients and others, with the ports and the subnets that lead to clients.
+    /// Returns the rules between clients and others, with the forwarded ports and routed subnets.
     #[must_use]
     pub fn isolation(&self, ports: Vec<(Service, IpAddr)>, subnets: Vec<LedSubnet>) -> Isolation {
         let (v4, v6) = self.pools().hub();

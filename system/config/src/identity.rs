@@ -1,4 +1,4 @@
-//! Who a machine is: an Ed25519 key, named by the SHA-256 of its public half.
+//! Identity of a machine: an Ed25519 key, named by the SHA-256 of its public half.
 
 mod code;
 mod sign;
@@ -21,19 +21,18 @@ use crate::atomic_file;
 pub use code::Code;
 pub use sign::{Signer, has_signed};
 
-/// The SHA-256 of a public key (its `SubjectPublicKeyInfo`): what an invitation pins and a hub
-/// enrols.
+/// SHA-256 of a public key (its `SubjectPublicKeyInfo`), which an invitation pins and a hub enrols.
 #[derive(Clone, Copy, Eq, PartialOrd, Ord)]
 pub struct KeyHash(pub [u8; 32]);
 
 impl KeyHash {
-    /// The hash of an encoded public key.
+    /// Returns the hash of an encoded public key.
     #[must_use]
     pub fn of(spki: &[u8]) -> Self {
         Self(sha256(spki))
     }
 
-    /// What people compare and type of it.
+    /// Returns the code that users compare and type.
     #[must_use]
     pub fn code(&self) -> Code {
         Code::of(*self)
@@ -74,7 +73,7 @@ impl FromStr for KeyHash {
     }
 }
 
-/// The SHA-256 of `bytes`.
+/// Returns the SHA-256 of `bytes`.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let mut out = [0; 32];
@@ -82,10 +81,10 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     out
 }
 
-/// Bytes that nobody can guess.
+/// Returns random bytes from a secure generator.
 ///
 /// # Panics
-/// When the operating system has no randomness to give: nothing safe can be done then.
+/// If the operating system has no randomness, without which no operation is safe.
 #[must_use]
 pub fn random<const N: usize>() -> [u8; N] {
     let mut out = [0; N];
@@ -93,7 +92,7 @@ pub fn random<const N: usize>() -> [u8; N] {
     out
 }
 
-/// A machine's key pair.
+/// Key pair of a machine.
 #[derive(Clone)]
 pub struct Identity {
     /// Signs handshakes; presents the public key itself instead of a certificate (RFC 7250).
@@ -111,58 +110,48 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// A new key pair.
+    /// Generates a new key pair.
     ///
     /// # Errors
-    /// The cryptographic library fails.
+    /// If the cryptographic library fails.
     pub fn generate() -> anyhow::Result<Self> {
         let pair = Ed25519KeyPair::generate().map_err(|_| anyhow!("cannot make a key pair"))?;
         let document = pair.to_pkcs8().map_err(|_| anyhow!("cannot encode a key pair"))?;
         Self::from_pkcs8(Zeroizing::new(document.as_ref().to_vec()))
     }
 
-    /// The key pair in the file `path`; made and saved there when the file does not exist.
+    /// Loads the key pair from the file `path`; creates and saves it if the file does not exist.
     ///
     /// # Errors
-    /// The file cannot be read or written, or holds something else.
+    /// If the file cannot be read or written, or has other contents.
     pub fn load_or_create(path: &Path) -> anyhow::Result<Self> {
         match std::fs::read_to_string(path) {
             Ok(text) => Self::from_pem(&Zeroizing::new(text)).with_context(|| {
                 format!(
-                    "{} holds no key: restore it, or remove it and enrol again",
+                    "{} contains no key: restore the file, or remove it and enrol again",
                     path.display()
                 )
             }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let identity = Self::generate()?;
-                // A daemon and a command may both be the first: the first file counts.
-                let fresh = path.with_extension(format!("new-{}", std::process::id()));
-                atomic_file::write(&fresh, identity.to_pem().as_bytes(), 0o600)?;
-                let made = std::fs::hard_link(&fresh, path);
-                let _ = std::fs::remove_file(&fresh);
-                match made {
-                    Ok(()) => Ok(identity),
-                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                        Self::load_or_create(path)
-                    }
-                    // A file system without links.
-                    Err(_) => {
-                        atomic_file::write(path, identity.to_pem().as_bytes(), 0o600)?;
-                        Ok(identity)
-                    }
+                // A daemon and a command may both create the key; the first file counts.
+                match atomic_file::write_new(path, identity.to_pem().as_bytes(), 0o600)? {
+                    true => Ok(identity),
+                    false => Self::load_or_create(path),
                 }
             }
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
 
-    /// The name of the key.
+    /// Returns the hash that names the key.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
         self.hash
     }
 
-    /// A secret for the purpose `label`: the same after a restart, and no help in finding the key.
+    /// Derives a secret for the purpose `label`: constant across restarts, and useless for finding
+    /// the key.
     #[must_use]
     pub fn derive(&self, label: &str) -> [u8; 32] {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.secret);
@@ -171,7 +160,7 @@ impl Identity {
         out
     }
 
-    /// The key pair as PKCS #8, for what signs with it elsewhere.
+    /// Returns the key pair as PKCS #8, for other signing code.
     pub fn secret(&self) -> &[u8] {
         &self.secret
     }
@@ -230,7 +219,7 @@ mod tests {
         let path = dir.path().join("identity.key");
         std::fs::write(&path, "nonsense").unwrap();
         let error = format!("{:#}", Identity::load_or_create(&path).unwrap_err());
-        assert!(error.contains("identity.key holds no key"), "{error}");
+        assert!(error.contains("identity.key contains no key"), "{error}");
     }
 
     #[test]

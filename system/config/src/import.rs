@@ -1,7 +1,7 @@
 //! Configurations of other programs, converted to `client.toml`: mwan3 and OpenMPTCProuter.
 //!
-//! The files are strangers' text. What has no counterpart here is named in a note, and never
-//! guessed; what was converted is read again, so it is a configuration that a daemon takes.
+//! The files are untrusted text. Settings without a counterpart are listed in a note and never
+//! guessed. The result is parsed, so it is a configuration that a daemon accepts.
 
 mod devices;
 mod mwan3;
@@ -61,18 +61,18 @@ pub enum ImportError {
     /// A file is not understood.
     #[error(transparent)]
     Uci(#[from] UciError),
-    /// The files have nothing to convert.
+    /// The files have no settings to convert.
     #[error("{0}")]
     Nothing(&'static str),
-    /// Result that is no configuration: a defect of this program.
-    #[error("the result is no configuration ({0}): please report this with the file")]
+    /// The result is an invalid configuration: a defect of this program.
+    #[error("the result is not a valid configuration ({0}): please report this with the file")]
     Unfit(String),
 }
 
-/// Converts `/etc/config/mwan3`; `/etc/config/network` beside it names the devices.
+/// Converts `/etc/config/mwan3`, with the names of devices from `/etc/config/network`.
 ///
 /// # Errors
-/// A file is not understood, or there is no interface in it.
+/// If a file cannot be parsed, or contains no interface.
 pub fn import_mwan3(sources: &[Source], mode: ImportMode) -> Result<Imported, ImportError> {
     let sections = all_sections(sources)?;
     let written = mwan3::convert(&sections, mode).ok_or(ImportError::Nothing(
@@ -85,7 +85,7 @@ pub fn import_mwan3(sources: &[Source], mode: ImportMode) -> Result<Imported, Im
 /// `openmptcprouter`, `omr-tracker` and `sqm`, or all of them as `uci export` prints them.
 ///
 /// # Errors
-/// A file is not understood, or there is no network in it.
+/// If a file cannot be parsed, or contains no network.
 pub fn import_omr(sources: &[Source]) -> Result<Imported, ImportError> {
     let sections = all_sections(sources)?;
     let written = omr::convert(&sections).ok_or(ImportError::Nothing(

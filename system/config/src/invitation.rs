@@ -1,30 +1,31 @@
-//! Invitations: the one line that a client needs.
+//! Invitations: a line with all that a client needs.
 //!
 //! `hawser://HOST:PORT[,HOST:PORT...][+HOST:PORT...]/NAME/BLOB`, where BLOB is base64url of version
 //! (1 byte), SHA-256 of the hub's key (32), enrolment token (16), checksum (4). The checksum covers
-//! the whole line before it, so a typing error anywhere is told from a stale invitation. Nothing in
-//! it needs quoting in a shell.
+//! the whole line before it, so a typing error anywhere is distinguished from a used invitation. No
+//! character needs quoting in a shell.
 //!
-//! An invitation to a fleet names further hubs, each after a `+`, so that a client comes in while
-//! the one that invited it is away: version 2 has the hash of each one's key between the hub's and
-//! the token.
+//! An invitation to a fleet contains additional hubs, each after a `+`, so that a client can join
+//! while the inviting hub is unavailable: version 2 has the hash of each of their keys between the
+//! hub's key and the token.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
+use hawser_wire::control::TOKEN_LEN;
 use thiserror::Error;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::identity::{KeyHash, sha256};
 
-/// A one-time enrolment token.
+/// Enrolment token for a single use.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct Token(pub [u8; TOKEN_LEN]);
 
 impl Token {
-    /// As files keep it.
+    /// Returns the form in files.
     pub fn text(&self) -> String {
         HEXLOWER.encode(&self.0)
     }
@@ -46,7 +47,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Where a hub is reached: a host name or address, and a UDP port.
+/// Address of a hub: a host name or address, and a UDP port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HubAddress {
     /// A DNS name, an IPv4 address or an IPv6 address (without brackets).
@@ -94,59 +95,59 @@ impl FromStr for HubAddress {
     }
 }
 
-/// A hub, and where it is reached.
+/// Hub and its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvitedTo {
-    /// Where; at least one.
+    /// Addresses; at least one.
     pub endpoints: Vec<HubAddress>,
-    /// Its key.
+    /// Hash of the key.
     pub key: KeyHash,
 }
 
-/// What an invitation says.
+/// Contents of an invitation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
     /// The hub.
     pub hub: InvitedTo,
-    /// Others of its fleet, where the client may come in as well; at most [`MOST_OTHERS`].
+    /// Other hubs of its fleet, at which the client may enrol as well; at most [`MAX_OTHERS`].
     pub others: Vec<InvitedTo>,
     /// The name under which the hub knows the client.
     pub name: String,
-    /// Proves once that the client is invited.
+    /// Token that proves once that the client is invited.
     pub token: Token,
 }
 
-/// Why a line is not an invitation.
+/// Reason why a line is not an invitation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvitationError {
-    /// Something else altogether.
+    /// Different scheme.
     #[error("an invitation begins with hawser:// (copy the whole line that `hawser hub invite` printed)")]
     Scheme,
     /// A part is missing.
-    #[error("the invitation is cut short: copy the whole line that `hawser hub invite` printed")]
+    #[error("the invitation is incomplete: copy the whole line that `hawser hub invite` printed")]
     Short,
-    /// A hub address that is none.
-    #[error("{0:?} is no HOST:PORT")]
+    /// An invalid hub address.
+    #[error("{0:?} is not HOST:PORT")]
     Address(String),
     /// A client name with letters that it may not have.
-    #[error("{0:?} is no client name: 1 to 32 of a-z, 0-9, - and _")]
+    #[error("{0:?} is not a client name: expected 1 to 32 of a-z, 0-9, - and _")]
     Name(String),
-    /// A letter that cannot be there.
+    /// An invalid letter.
     #[error("the invitation has a typing error near {0:?}")]
     Letter(String),
-    /// Everything reads well and yet is not what was printed.
-    #[error("the invitation has a typing error (its checksum does not fit): copy it again")]
+    /// Wrong checksum: a typing error.
+    #[error("the invitation has a typing error (its checksum is wrong): copy it again")]
     Checksum,
-    /// A saved token that is none.
+    /// An invalid saved token.
     #[error("a token has 32 hexadecimal digits")]
     Token,
-    /// From a later Hawser.
-    #[error("the invitation has version {0}, this is an older hawser: update it")]
+    /// Later version of Hawser.
+    #[error("the invitation has version {0}, which this hawser does not know: update hawser")]
     Version(u8),
 }
 
-/// Whether `name` can name a client: it becomes a file name and stands in logs.
+/// Checks that `name` can name a client: it becomes a file name and appears in logs.
 ///
 /// # Errors
 /// [`InvitationError::Name`] otherwise.
@@ -219,10 +220,10 @@ impl Invitation {
         bytes: &[u8],
     ) -> Result<Self, InvitationError> {
         let version = *bytes.first().ok_or(InvitationError::Short)?;
-        // A place more or less than keys is a mistake that the checksum would find.
+        // The checksum would detect a wrong number of addresses.
         let keys = match version {
             ONE_HUB => 1,
-            SEVERAL_HUBS => places.len().min(1 + MOST_OTHERS),
+            SEVERAL_HUBS => places.len().min(1 + MAX_OTHERS),
             _ => return Err(InvitationError::Version(version)),
         };
         let len = 1 + keys * KEY_LEN + TOKEN_LEN;
@@ -276,15 +277,18 @@ fn checksum(head: &str, blob: &[u8]) -> [u8; CHECKSUM_LEN] {
 }
 
 const SCHEME: &str = "hawser://";
-/// Versions: an older program reads an invitation to one hub.
+/// Versions of invitations: older programs can read an invitation to a single hub. Source: numbered
+/// in the order of their introduction.
 const ONE_HUB: u8 = 1;
 const SEVERAL_HUBS: u8 = 2;
-/// So that a line stays one that can be read out, and its QR code fits on a terminal: three hubs
-/// that are away at once are seldom.
-pub const MOST_OTHERS: usize = 2;
-/// Of a key, a hash by SHA-256 (FIPS 180-4), and of a token, which nobody guesses. Units: bytes.
+/// Maximum number of other hubs: the line can still be read aloud, its QR code fits on a terminal,
+/// and three hubs are rarely unreachable at once. Source: our choice; each more takes 32 bytes of
+/// key and its name, 60 letters of the line.
+pub const MAX_OTHERS: usize = 2;
+/// Length of a key, a hash by SHA-256. Source: FIPS 180-4 section 1. Units: bytes.
 const KEY_LEN: usize = 32;
-const TOKEN_LEN: usize = 16;
+/// Length of the checksum. Units: bytes. Source: our choice; a mistyped invitation passes once in
+/// four thousand million, and a longer checksum only lengthens the line.
 const CHECKSUM_LEN: usize = 4;
 
 #[cfg(test)]

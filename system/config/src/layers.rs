@@ -1,4 +1,4 @@
-//! How packets of layered streams are known: the tables `[[layer]]` of `client.toml` and
+//! Recognition of packets of layered streams: the tables `[[layer]]` of `client.toml` and
 //! `hub.toml`.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::de::{self, Deserializer};
 
 use super::direct::Dscp;
 
-/// A table `[[layer]]`: which packets, and their layer. The first that fits a packet decides.
+/// Table `[[layer]]`: packets and their layer. The first match decides.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "RawLayer")]
 pub struct LayerConfig(pub Rule);
@@ -47,7 +47,7 @@ impl TryFrom<RawLayer> for LayerConfig {
         };
         if pattern == Pattern::default() {
             return Err(
-                "the layer is for no packets: add port, dscp, payload_type, ssrc or extension".to_owned(),
+                "the layer matches no packets: add port, dscp, payload_type, ssrc or extension".to_owned(),
             );
         }
         Ok(Self(Rule {
@@ -62,7 +62,7 @@ impl RawExtension {
         let mask = self.mask.unwrap_or(u8::MAX);
         match self.value {
             Some(value) if value & !mask != 0 => Err(format!(
-                "extension: value {value} has bits that mask {mask} takes away: it is never found"
+                "extension: value {value} has bits outside mask {mask}, so it never matches"
             )),
             None if self.mask.is_some() => Err("extension: mask needs a value".to_owned()),
             value => Ok(Extension {
@@ -82,12 +82,14 @@ impl<'de> Deserialize<'de> for PayloadType {
         let kind = i64::deserialize(deserializer)?;
         let fitting = u8::try_from(kind).ok().filter(|kind| *kind < 128);
         fitting.map(Self).ok_or_else(|| {
-            de::Error::custom(format_args!("{kind} is no RTP payload type: expected 0 to 127"))
+            de::Error::custom(format_args!(
+                "{kind} is not an RTP payload type: expected 0 to 127"
+            ))
         })
     }
 }
 
-/// A layer, or where it is read.
+/// Layer, or its position in the packet.
 struct LayerValue(Reading);
 
 impl<'de> Deserialize<'de> for LayerValue {
@@ -120,8 +122,8 @@ impl<'de> Deserialize<'de> for LayerValue {
 }
 
 fn wrong<E: de::Error>(what: impl fmt::Display) -> E {
-    E::custom(format_args!("{what} is no layer: expected {EXPECTED}"))
+    E::custom(format_args!("{what} is not a layer: expected {EXPECTED}"))
 }
 
 const EXPECTED: &str =
-    "0 (the base) to 7, or \"h264\", \"svc\" or \"vp9\" where the RTP payload says its layer";
+    "0 (the base) to 7, or \"h264\", \"svc\" or \"vp9\" where the RTP payload contains the layer";

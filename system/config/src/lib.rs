@@ -1,18 +1,19 @@
-//! What is on a machine's disk before a daemon starts: its configuration, its key, invitations.
+//! Files of a machine before a daemon starts: its configuration, its key, invitations.
 //!
 //! Every number has a unit, every key is known, and an error names the file, the line and the
-//! remedy, before anything is touched.
+//! remedy, before any change of the system.
 //!
 //! - `client.toml`, of clients and of direct mode, is [`ClientConfig`] (`client.rs`); its tables
-//!   are in `direct.rs` (rules, direct mode), `when.rs` (conditions), `gateway.rs`, `layers.rs`,
-//!   `pool.rs` (neighbours), `preference.rs` (for what a network is used), `radio.rs` and `tls.rs`.
-//!   What of it combines with what is in `combinations.rs`.
+//!   are in `dashboard.rs` (the page for a LAN), `device.rs` (devices that settings follow),
+//!   `direct.rs` (rules, direct mode), `when.rs` (conditions), `gateway.rs`, `layers.rs`, `pool.rs`
+//!   (neighbours), `preference.rs` (use of networks), `radio.rs` and `tls.rs`. The permitted combinations are in `combinations.rs`.
 //! - `hub.toml` is [`HubConfig`] (`hub.rs`); its tables are in `limits.rs` (what clients may use),
-//!   `reach.rs`, `store.rs` (database) and `tls.rs`.
+//!   `reach.rs`, `store.rs` (database), `tls.rs` and `wireguard.rs`.
 //! - `share.toml`, of a device that gives to neighbours, is [`ShareConfig`] (`pool.rs`). Members
 //!   without Hawser are in `gre.rs`, for `hub.toml` and for `client.toml`.
-//! - A key, and the code that people compare, are in [`identity`]; what a hub's owner sends to a
-//!   new client is in [`invitation`].
+//! - [`edit`] changes single settings of `client.toml` and preserves the rest of its text.
+//! - A key, and the code that users compare, are in [`identity`]; the text that a hub's owner sends
+//!   to a new client is in [`invitation`].
 //!
 //! `values.rs` has the values that several keys share (rates, sizes, times, patterns), `files.rs`
 //! reads files, [`atomic_file`] writes them whole. A newcomer who adds a key starts in `client.rs`
@@ -26,7 +27,10 @@ pub mod atomic_file;
 mod check;
 mod client;
 mod combinations;
+mod dashboard;
+mod device;
 mod direct;
+pub mod edit;
 mod files;
 mod gateway;
 mod gre;
@@ -49,10 +53,13 @@ mod streams;
 mod tls;
 mod tunnel;
 mod when;
+mod wireguard;
 
 pub use address_pool::Pool;
 pub use check::{CheckConfig, CheckTarget, Host};
 pub use client::{ClientConfig, NetworkConfig};
+pub use dashboard::{DashboardConfig, DashboardListen, LanDeviceConfig, LanDevices};
+pub use device::{DeviceConfig, DevicePath, Followed, Imei, PresentDevice, Section, Ssid};
 pub use direct::{
     Dataplane, DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,
 };
@@ -64,7 +71,7 @@ pub use layers::LayerConfig;
 pub use limits::{LimitsConfig, SlowTo, WhenUsed};
 pub use otlp::{Collector, OtlpConfig};
 pub use pool::{PoolConfig, ShareConfig, TimeOfDay};
-pub use preference::{EachWay, Uses, When};
+pub use preference::{EachDirection, Uses, When};
 pub use radio::{AccessPoints, Password, RadioConfig, WifiNetwork};
 pub use reach::{AllowConfig, AllowTo, AnyNet, ClientNames, HubService, Inbound, Protocol, ReachConfig};
 pub use reload::{differing, log_reload};
@@ -73,10 +80,11 @@ pub use streams::{StreamsConfig, TcpMode};
 pub use tls::{AcmeConfig, HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsListen, TlsUse};
 pub use tunnel::{DEFAULT_MTU, Schedulers};
 pub use values::{
-    Day, Deadline, DeviceAddress, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName, LogFilter, Mtu, Nat,
-    NatAddresses, Net4, Net6, Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed, ThreadPairs,
-    WhenEnded, WhenStopped, WithoutHub,
+    ControllerName, Day, Deadline, DeviceAddress, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName,
+    LogFilter, Mtu, Nat, NatAddresses, Net4, Net6, Pattern, QuotaAction, RoamingUse, SchedulerName,
+    SessionTimeout, Share, Size, Span, Speed, ThreadPairs, WhenEnded, WhenStopped, WithoutHub,
 };
+pub use wireguard::{HubWireGuardConfig, WireGuardKey};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-/// One value, or a list of them.
+/// Value, or list of values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OneOrMore<T>(pub(super) Vec<T>);
 

@@ -1,4 +1,4 @@
-//! What a configuration says of a collector of figures.
+//! Configuration of a collector of metrics.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,29 +9,28 @@ use serde::de::Deserializer;
 
 use crate::{Page, Span};
 
-/// `[otlp]`: a collector that figures are sent to.
+/// `[otlp]`: collector of metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OtlpConfig {
-    /// Where it takes OTLP by HTTP.
+    /// Address of the collector (OTLP by HTTP).
     pub to: Collector,
-    /// Between two sendings.
+    /// Interval between exports.
     #[serde(default = "every_minute")]
     pub every: Span,
 }
 
-/// The OpenTelemetry SDKs' default (`OTEL_METRIC_EXPORT_INTERVAL`).
+/// Returns the default of the OpenTelemetry SDKs (`OTEL_METRIC_EXPORT_INTERVAL`).
 fn every_minute() -> Span {
     Span(Duration::from_secs(60))
 }
 
-/// The address of a collector: `http` or `https`, without a path or with one that comes before
-/// `/v1/metrics`.
+/// Address of a collector: `http` or `https`, optionally with a path that precedes `/v1/metrics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector(String);
 
 impl Collector {
-    /// Whether it is asked over TLS.
+    /// Returns whether the collector uses TLS.
     #[must_use]
     pub fn is_secure(&self) -> bool {
         self.0.starts_with("https://")

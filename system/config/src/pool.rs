@@ -1,12 +1,13 @@
-//! What configurations say of neighbours: whose ways out are taken, and what is given of one's own.
+//! Configuration of neighbours: used and shared uplinks.
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU8, NonZeroU16};
 use std::str::FromStr;
 use std::time::Duration;
 
 use hawser_linux::clock::LocalTime;
+use hawser_proto::pool::selection::{DEFAULT_UPLINKS, MAX_UPLINKS};
 use serde::Deserialize;
 use serde::de::Deserializer;
 
@@ -14,16 +15,21 @@ use super::when::minute_of_day;
 use super::{GreMember, LogFilter, Pattern, Size, Speed};
 use crate::ports;
 
-/// `[pool]` of `client.toml`: whose ways out are taken beside this machine's own.
+/// `[pool]` of `client.toml`: neighbours whose uplinks are used in addition to this machine's own.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolConfig {
-    /// Whether trusted members are looked for on the local networks.
+    /// Search for trusted members on the local networks.
     pub neighbours: bool,
-    /// Where members are, in networks that carry no multicast.
+    /// Addresses of members, in networks without multicast.
     pub members: Vec<SocketAddr>,
-    /// Whether the hub is asked to sign what members carry, which tells it their codes.
+    /// Receipts, with which the hub signs the relayed traffic of members and learns their codes.
     pub receipts: bool,
+    /// Maximum number of members' uplinks in use at a time.
+    #[serde(deserialize_with = "uplinks")]
+    pub uplinks: usize,
+    /// Limit of cost: only uplinks below it are used.
+    pub cost_below: Option<NonZeroU8>,
     /// Members without Hawser.
     pub gre: Vec<GreMember>,
 }
@@ -34,42 +40,59 @@ impl Default for PoolConfig {
             neighbours: false,
             members: Vec::new(),
             receipts: true,
+            uplinks: DEFAULT_UPLINKS,
+            cost_below: None,
             gre: Vec::new(),
         }
     }
 }
 
+/// Reads [`PoolConfig::uplinks`].
+fn uplinks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    let count = usize::deserialize(deserializer)?;
+    if (1..=MAX_UPLINKS).contains(&count) {
+        Ok(count)
+    } else {
+        Err(serde::de::Error::custom(format_args!(
+            "{count} is not a number of uplinks: write 1 to {MAX_UPLINKS}"
+        )))
+    }
+}
+
 impl PoolConfig {
-    /// Whether anything is taken of members with Hawser.
+    /// Returns whether any member with Hawser is used.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.neighbours || !self.members.is_empty()
     }
 }
 
-/// What `share.toml` may say. Everything has a default: an empty file is a good one.
+/// Contents of `share.toml`. Every key has a default: an empty file is valid.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShareConfig {
-    /// Networks that are given, by interface name; `*` and `?` are wild.
+    /// Shared networks, by interface name; `*` and `?` are wildcards.
     pub networks: Vec<Pattern>,
-    /// Networks that are not, even if named above.
+    /// Networks that are not shared, even if listed above.
     pub exclude: Vec<Pattern>,
-    /// At most this in each direction, all takers together.
+    /// Maximum rate in each direction, all takers together.
     pub cap: Option<Speed>,
-    /// At most this in both directions together, all takers together, from each start on.
+    /// Maximum bytes of all takers in both directions since each start.
     pub quota: Option<Size>,
-    /// Until that time of the day.
+    /// Cost that takers see, in any unit; they prefer uplinks of lower cost.
+    pub cost: u8,
+    /// Time of day at which sharing ends.
     pub until: Option<TimeOfDay>,
-    /// Whether takers get only what this machine's own traffic leaves of a network.
+    /// Restriction of takers to the capacity that this machine's own traffic leaves.
     pub mine_first: bool,
-    /// The UDP port where takers ask.
+    /// UDP port for takers.
     pub port: NonZeroU16,
-    /// Hubs that may be relayed to although their addresses are private or this machine's own.
+    /// Hubs that takers may use although their addresses are private or belong to this machine's
+    /// networks.
     pub hubs: Vec<SocketAddr>,
-    /// Whether takers find this machine by multicast DNS.
+    /// Announcement of this machine by multicast DNS.
     pub announce: bool,
-    /// What is logged.
+    /// Log level.
     pub log: Option<LogFilter>,
 }
 
@@ -80,6 +103,7 @@ impl Default for ShareConfig {
             exclude: vec![Pattern("hawser*".to_owned())],
             cap: None,
             quota: None,
+            cost: 0,
             until: None,
             mine_first: true,
             port: NonZeroU16::new(ports::POOL).expect("it is not 0"),
@@ -91,7 +115,7 @@ impl Default for ShareConfig {
 }
 
 impl ShareConfig {
-    /// Whether the network of that name is given.
+    /// Returns whether the network with that name is shared.
     #[must_use]
     pub fn gives(&self, name: &str) -> bool {
         self.networks.iter().any(|pattern| pattern.matches(name))
@@ -104,7 +128,7 @@ impl ShareConfig {
 pub struct TimeOfDay(u16);
 
 impl TimeOfDay {
-    /// How long it is until then, to the minute.
+    /// Returns the time until this time of day, with a resolution of minutes.
     #[must_use]
     pub fn from_now(self, now: LocalTime) -> Duration {
         let minutes = (self.0 + MINUTES - now.minute) % MINUTES;
@@ -129,7 +153,7 @@ impl fmt::Display for TimeOfDay {
 
 from_text!(TimeOfDay, "a time of the day, such as \"18:00\"");
 
-/// Of a day.
+/// Minutes of a day. Source: 24 hours of 60 minutes.
 const MINUTES: u16 = 24 * 60;
 
 #[cfg(test)]
@@ -161,5 +185,16 @@ mod tests {
             toml::from_str("networks = [\"ww*\"]\ncap = \"5mbit\"\nuntil = \"18:00\"").unwrap();
         assert!(config.gives("wwan0") && !config.gives("wlan0"));
         assert!(toml::from_str::<ShareConfig>("cap = 5").is_err());
+        assert!(toml::from_str::<ShareConfig>("cost = 256").is_err());
+    }
+
+    #[test]
+    fn a_group_has_at_least_one_uplink_and_at_most_sixteen() {
+        let read = |text: &str| toml::from_str::<PoolConfig>(text);
+        assert_eq!(read("").unwrap().uplinks, DEFAULT_UPLINKS);
+        assert_eq!(read("uplinks = 16").unwrap().uplinks, 16);
+        let said = read("uplinks = 17").unwrap_err().to_string();
+        assert!(said.contains("write 1 to 16"), "{said}");
+        assert!(read("uplinks = 0").is_err() && read("cost_below = 0").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! For what a network is used: `use` and `bulk` of `[networks.NAME]`.
+//! Preference of a network: `use` and `bulk` of `[networks.NAME]`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use hawser_wire::preference::Priority;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-/// When a network is used beside the others.
+/// Condition of a network's use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct When(pub Priority);
 
@@ -22,19 +22,19 @@ impl FromStr for When {
 
 from_text!(When, "\"always\", \"overflow\" or \"backup\"");
 
-/// When a network is used in each direction.
+/// Condition of a network's use in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct EachWay {
+pub struct EachDirection {
     /// Towards the hub.
     pub up: When,
-    /// From the hub.
+    /// Direction from the hub.
     pub down: When,
 }
 
-/// The same, which may be one word for both directions.
+/// Condition of a network's use, which may be one word for both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Uses(pub EachWay);
+pub struct Uses(pub EachDirection);
 
 impl<'de> Deserialize<'de> for Uses {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -48,11 +48,11 @@ impl<'de> Deserialize<'de> for Uses {
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Uses, E> {
                 let both = When::deserialize(de::value::StrDeserializer::new(text))?;
-                Ok(Uses(EachWay { up: both, down: both }))
+                Ok(Uses(EachDirection { up: both, down: both }))
             }
 
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Uses, A::Error> {
-                EachWay::deserialize(de::value::MapAccessDeserializer::new(map)).map(Uses)
+                EachDirection::deserialize(de::value::MapAccessDeserializer::new(map)).map(Uses)
             }
         }
         deserializer.deserialize_any(Either)

@@ -1,4 +1,4 @@
-//! `[radio]`: which Wi-Fi networks are joined beside those that the machine has joined already.
+//! `[radio]`: Wi-Fi networks to join in addition to those that the machine has already joined.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,33 +8,34 @@ use zeroize::Zeroizing;
 
 use super::{Pattern, Share, Span};
 
-/// What `[radio]` may say. Channels are not said: they follow.
+/// Contents of `[radio]`. There is no setting for channels, which follow from the access points.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RadioConfig {
-    /// Whether access points are joined at all.
+    /// Use of Wi-Fi by Hawser.
     pub enabled: bool,
-    /// Which cards are used, by the name of the card (`phy0`) or of an interface on it (`wlan0`).
+    /// Cards to use, by the name of the card (`phy0`) or of an interface on it (`wlan0`).
     pub cards: Vec<Pattern>,
-    /// Which of the known networks are joined, by name.
+    /// Known networks to join, by name.
     pub join: Vec<Pattern>,
-    /// Which are not, even if `join` names them.
+    /// Networks to avoid, even if `join` names them.
     pub avoid: Vec<Pattern>,
-    /// At most so many at a time, over all cards.
+    /// Maximum number of stations at a time, over all cards.
     pub stations: usize,
     /// Number of access points of one network that are joined at a time.
     pub access_points: AccessPoints,
-    /// Whether a card that can be on one channel only may serve networks of several channels in
-    /// turn. Slower than one good access point, unless what is behind each is slow.
+    /// Permission for a card that supports only one channel to serve networks on several channels
+    /// in turn. This is slower than one good access point, unless the networks behind the access
+    /// points are slow.
     pub slots: bool,
-    /// How long each of them is served, on average over all.
+    /// Mean slot of each network.
     pub slot: Span,
-    /// How much of the time a card that is in use listens on channels other than its own, for
-    /// networks that it could join; 0 for never.
+    /// Share of the time in which a card in use scans other channels for networks that it could
+    /// join; 0 disables this.
     pub scan: Share,
-    /// Whether client and hub reckon with the air that access points of one channel share.
+    /// Set if client and hub take into account that access points on one channel share the airtime.
     pub share_air: bool,
-    /// Networks beside those that the system has saved.
+    /// Networks in addition to those that the system has saved.
     #[serde(rename = "network")]
     pub networks: Vec<WifiNetwork>,
 }
@@ -59,7 +60,7 @@ impl Default for RadioConfig {
 }
 
 impl RadioConfig {
-    /// Whether the file holds a password.
+    /// Returns whether the file contains a password.
     #[must_use]
     pub fn is_secret(&self) -> bool {
         self.networks.iter().any(|network| network.password.is_some())
@@ -69,7 +70,7 @@ impl RadioConfig {
 /// Number of access points of one network that are joined at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum AccessPoints {
-    /// As many as there is room for.
+    /// Joins as many access points as the cards support.
     #[serde(rename = "all")]
     All,
     /// The best one.
@@ -78,30 +79,31 @@ pub enum AccessPoints {
     OneForEachNetwork,
 }
 
-/// An access point keeps some 64 packets for a station that sleeps: with two networks, this lets
-/// each bring 64 packets of 1,500 bytes in 80 ms (9.6 Mbit/s) without losing any of them, and a
-/// switch of 0.4 to 3 ms (Juggler, section 5) costs less than a tenth of it.
+/// Default slot. Source: an access point buffers some 64 packets for a sleeping station. With two
+/// networks, each can then deliver 64 packets of 1,500 bytes in 80 ms (9.6 Mbit/s) without loss,
+/// and a switch of 0.4 to 3 ms (Juggler, section 5) takes less than a tenth of a slot.
 const DEFAULT_SLOT: Duration = Duration::from_millis(40);
 
-/// A network that appears on a likely channel is found within half a minute; a call over the card
-/// has a gap of one channel's scan (some 60 ms) each 3 s. Juggler gives it 10 % (section 6.1).
+/// Default share of scanning: a network that appears on a likely channel is found within half a
+/// minute, and a call over the card has a gap of one channel's scan (some 60 ms) every 3 s. Juggler
+/// uses 10 % (section 6.1).
 const DEFAULT_SCAN: f64 = 0.02;
 
 /// A Wi-Fi network that may be joined.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WifiNetwork {
-    /// Its name.
+    /// Name of the network.
     pub ssid: String,
-    /// The passphrase of WPA2 or WPA3; an open network has none.
+    /// Passphrase of WPA2 or WPA3; an open network has none.
     #[serde(default)]
     pub password: Option<Password>,
-    /// Whether it hides its name.
+    /// Set if the network hides its name.
     #[serde(default)]
     pub hidden: bool,
 }
 
-/// A passphrase: 8 to 63 letters, or 64 hexadecimal digits.
+/// Passphrase of 8 to 63 letters, or 64 hexadecimal digits.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Password(pub Zeroizing<String>);

@@ -1,5 +1,5 @@
-//! What a hub's clients may reach beside public addresses: `[reach]` of `hub.toml`, and for whom
-//! the hub is a waypoint.
+//! Reachable destinations of a hub's clients in addition to public addresses: `[reach]` of
+//! `hub.toml`, and clients for which the hub is a waypoint.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,25 +12,26 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::invitation::check_name;
 use crate::one_or_more::OneOrMore;
 
-/// `[reach]`. Nothing is allowed unless it is named.
+/// Contents of `[reach]`. Only listed destinations are permitted.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReachConfig {
-    /// Whether clients reach each other.
+    /// Permission for connections between clients.
     pub clients: bool,
-    /// What they reach of the hub itself: `"tcp 22"`, `"udp 123"`, `"all"`.
+    /// Services of the hub itself: `"tcp 22"`, `"udp 123"`, `"all"`.
     pub hub: Vec<HubService>,
-    /// Private networks that they reach: `"192.168.7.0/24"`.
+    /// Private networks that clients may reach: `"192.168.7.0/24"`.
     pub networks: Vec<AnyNet>,
-    /// Networks that they do not reach, whatever else is allowed: `"198.51.100.0/24"`.
+    /// Denied networks, which take precedence over all permissions: `"198.51.100.0/24"`.
     pub deny: Vec<AnyNet>,
-    /// IP protocols beside TCP, UDP and ICMP that they may send: `"esp"`, `"gre"`, `"132"`.
+    /// IP protocols that clients may send in addition to TCP, UDP and ICMP: `"esp"`, `"gre"`,
+    /// `"132"`.
     pub protocols: Vec<Protocol>,
-    /// Networks whose hosts may begin connections to clients.
+    /// Networks whose hosts may open connections to clients.
     pub from: Vec<AnyNet>,
     /// Groups of clients, for `allow`.
     pub groups: BTreeMap<String, ClientNames>,
-    /// Connections that some clients may begin, beside what all may.
+    /// Connections that some clients may open in addition to those of all clients.
     pub allow: Vec<AllowConfig>,
 }
 
@@ -40,9 +41,9 @@ pub struct ReachConfig {
 pub struct AllowConfig {
     /// Clients and groups by name; `*` for all.
     from: OneOrMore<String>,
-    /// Their destination.
+    /// Permitted destination.
     pub to: AllowTo,
-    /// Services there; everything when empty.
+    /// Permitted services; all if empty.
     #[serde(default)]
     pub ports: Vec<HubService>,
 }
@@ -50,11 +51,11 @@ pub struct AllowConfig {
 /// Destination of [`AllowConfig`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowTo {
-    /// A network outside.
+    /// A network outside the tunnel.
     Net(Net),
     /// A client itself, by name.
     Client(String),
-    /// The subnets behind a client, by its name.
+    /// Subnets behind a client, by its name.
     Subnets(String),
 }
 
@@ -75,7 +76,7 @@ impl FromStr for AllowTo {
 
 from_text!(
     AllowTo,
-    "a network or address, \"client:NAME\", or \"subnet:NAME\" for what lies behind a client"
+    "a network or address, \"client:NAME\", or \"subnet:NAME\" for the subnets behind a client"
 );
 
 impl fmt::Display for AllowTo {
@@ -89,7 +90,7 @@ impl fmt::Display for AllowTo {
 }
 
 impl ReachConfig {
-    /// Returns whether a rule is for the client of that name.
+    /// Returns whether a rule applies to the client with that name.
     #[must_use]
     pub fn is_for(&self, allow: &AllowConfig, client: &str) -> bool {
         allow.from.0.iter().any(|name| {
@@ -99,7 +100,7 @@ impl ReachConfig {
     }
 }
 
-/// An IP protocol by its number (IANA, protocol numbers).
+/// IP protocol by its number (IANA, protocol numbers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocol(pub u8);
 
@@ -122,18 +123,18 @@ from_text!(
     "an IP protocol: gre, esp, ah, sctp or a number up to 255 as text, such as \"89\""
 );
 
-/// Something on the hub that clients may use.
+/// Service of the hub that clients may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HubService(pub Service);
 
-/// Connections from the tunnel that a client lets in.
+/// Connections from the tunnel that a client accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "InboundValue")]
 pub enum Inbound {
-    /// Answers and echo requests alone.
+    /// Answers and echo requests only.
     #[default]
     Closed,
-    /// Any connection that the hub lets through, also into networks behind this machine.
+    /// Any connection that the hub permits, also to networks behind this machine.
     Open,
     /// Connections to these services.
     Services(Vec<HubService>),
@@ -185,7 +186,7 @@ from_text!(
     "a service, such as \"tcp 22\" or \"udp 123\", or \"all\""
 );
 
-/// A network of either family, or one address.
+/// Network of either family, or a single address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnyNet(pub Net);
 
@@ -202,46 +203,46 @@ from_text!(
     "a network without host bits or an address, such as \"192.168.7.0/24\" or \"fd00:7::/64\""
 );
 
-/// Clients of a hub that may do something: by name, or `*` for all.
+/// Clients of a hub with a permission: by name, or `*` for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ClientNames(Vec<String>);
 
 impl ClientNames {
-    /// Those names.
+    /// Creates the list of these names.
     ///
     /// # Errors
-    /// The one that is no client's name, and what is.
+    /// The first invalid client name, and the permitted form.
     pub fn new(names: Vec<String>) -> Result<Self, String> {
         let wrong = names
             .iter()
             .find(|name| *name != ALL && check_name(name).is_err());
         match wrong {
             Some(name) => Err(format!(
-                "{name:?} is no client's name: expected names as `hawser hub list` shows them, or \"*\""
+                "{name:?} is not a client name: expected names as `hawser hub list` shows them, or \"*\""
             )),
             None => Ok(Self(names)),
         }
     }
 
-    /// As they are written.
+    /// Returns the names as in the file.
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.0
     }
 
-    /// Those that stand for one client each.
+    /// Yields the names of single clients.
     pub fn named(&self) -> impl Iterator<Item = &str> {
         let names = self.0.iter().map(String::as_str);
         names.filter(|name| *name != ALL)
     }
 
-    /// Whether the client of that name may.
+    /// Returns whether the client with that name is permitted.
     #[must_use]
     pub fn allows(&self, name: &str) -> bool {
         self.0.iter().any(|allowed| allowed == name || allowed == ALL)
     }
 
-    /// Whether nobody may.
+    /// Returns whether no client is permitted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,4 +1,4 @@
-//! What a configuration says of the store of clients.
+//! Configuration of the store of clients.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use zeroize::Zeroizing;
 
 use crate::Span;
 
-/// `[store]` of `hub.toml`: a PostgreSQL database that keeps the clients of several hubs.
+/// `[store]` of `hub.toml`: PostgreSQL database for the clients of several hubs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "StoreTable")]
 pub struct StoreConfig {
-    /// Where it is.
+    /// Address of the database.
     pub url: StoreUrl,
-    /// Who signed the certificate that it shows, a file of PEM.
+    /// Issuer of the server's certificate, a file of PEM.
     pub ca: Option<PathBuf>,
-    /// Time for which a hub serves known clients while the database does not answer: clients that
-    /// were revoked at another hub meanwhile are among them.
+    /// Time for which a hub serves known clients while the database does not answer, including
+    /// clients that were revoked at another hub in the meantime.
     pub stale: Span,
 }
 
@@ -34,8 +34,8 @@ struct StoreTable {
     stale: Span,
 }
 
-/// Default of `stale`: restarts and fail-overs of a database take seconds to minutes, and a client
-/// that was revoked elsewhere is served no longer than this.
+/// Returns the default of `stale`: restarts and fail-overs of a database take seconds to minutes,
+/// and a client that was revoked at another hub is served no longer than this.
 fn default_stale() -> Span {
     Span(Duration::from_secs(15 * 60))
 }
@@ -45,10 +45,11 @@ fn default_stale() -> Span {
 const SHORTEST_STALE: Duration = Duration::from_secs(30);
 
 impl StoreConfig {
-    /// A store that is known by its URL, and perhaps by who signed its certificate.
+    /// Creates a store with this URL, and optionally the issuer of its certificate.
     ///
     /// # Errors
-    /// What passes between hub and database could be read and altered on the way.
+    /// If the connection would not be protected, so that traffic between hub and database could be
+    /// read and changed.
     pub fn new(url: StoreUrl, ca: Option<PathBuf>) -> Result<Self, String> {
         let config = url.config();
         let is_near = config.get_hosts().iter().all(|host| match host {
@@ -59,8 +60,8 @@ impl StoreConfig {
         });
         if ca.is_none() && !is_near && config.get_ssl_mode() != SslMode::Disable {
             return Err(
-                "the database is on another machine: name the file of the authority that signed its certificate \
-                 (ca = \"...\"), or add ?sslmode=disable to the URL where nobody else is on the way"
+                "the database is on another machine: give the file of the authority that signed its certificate \
+                 (ca = \"...\"), or add ?sslmode=disable to the URL if the network between them is trusted"
                     .to_owned(),
             );
         }
@@ -75,7 +76,10 @@ impl TryFrom<StoreTable> for StoreConfig {
     fn try_from(table: StoreTable) -> Result<Self, String> {
         let stale = table.stale;
         if stale.0 < SHORTEST_STALE {
-            return Err("stale: at least 30s, since one question to the database may take 5 s".to_owned());
+            return Err(
+                "stale is too short: expected at least 30s, because a query of the database may take 5 s"
+                    .to_owned(),
+            );
         }
         Ok(Self {
             stale,
@@ -84,24 +88,24 @@ impl TryFrom<StoreTable> for StoreConfig {
     }
 }
 
-/// `postgresql://USER:PASSWORD@HOST/DATABASE`, as libpq knows it; several hosts are tried in turn.
+/// URL `postgresql://USER:PASSWORD@HOST/DATABASE`, as in libpq; several hosts are tried in turn.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(Zeroizing<String>);
 
 impl StoreUrl {
-    /// What it says.
+    /// Returns the parsed connection parameters.
     #[must_use]
     pub fn config(&self) -> tokio_postgres::Config {
         self.0.parse().expect("it was parsed before")
     }
 
-    /// Whether it holds a password.
+    /// Returns whether the URL contains a password.
     #[must_use]
     pub fn is_secret(&self) -> bool {
         self.config().get_password().is_some()
     }
 
-    /// As it is written, password and all.
+    /// Returns the URL as in the file, including the password.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0

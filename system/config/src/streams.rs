@@ -12,11 +12,10 @@ use crate::Size;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TcpMode {
-    /// Packets are transferred.
-    #[default]
+    /// Packets pass the tunnel unchanged.
     EndToEnd,
-    /// Connections are split: each end of the tunnel has a TCP of its own, and their bytes are a
-    /// stream.
+    /// Connections are split: each end of the tunnel has its own TCP, and the bytes form a stream.
+    #[default]
     Stream,
 }
 
@@ -33,10 +32,11 @@ impl From<TcpMode> for Form {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StreamsConfig {
-    /// Streams of a client at once; 0 for none. Unless set, 1,024, and none where `nat_addresses`
-    /// names addresses that may move to a standby.
+    /// Maximum number of concurrent streams of a client; 0 for none. The default is 1,024, or none
+    /// if `nat_addresses` has addresses that may move to a standby.
     pub most_per_client: Option<u16>,
-    /// Connections that a client opens in a second, in the long run; five times as many at once.
+    /// Maximum number of connections that a client opens per second on average; bursts of five
+    /// times this number are permitted.
     pub connects_per_second: NonZeroU16,
     /// Memory of all streams of all clients, half of it for each direction.
     pub memory: Memory,
@@ -46,7 +46,7 @@ pub struct StreamsConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory(pub u64);
 
-/// The least memory of streams.
+/// Minimum memory of streams.
 ///
 /// Source: one stream whose window has grown (`Config::max_window`,
 /// `core/proto/src/stream/receiving.rs`), in each direction.
@@ -57,7 +57,7 @@ impl<'de> Deserialize<'de> for Memory {
         let Size(bytes) = Size::deserialize(deserializer)?;
         if bytes < MIN_MEMORY {
             return Err(D::Error::custom(
-                "too little for one fast stream: write \"64MiB\" or more (most_per_client = 0 is for none)",
+                "too little for one fast stream: write \"64MiB\" or more (most_per_client = 0 disables streams)",
             ));
         }
         Ok(Self(bytes))
@@ -65,9 +65,9 @@ impl<'de> Deserialize<'de> for Memory {
 }
 
 impl Default for StreamsConfig {
-    /// Source: `connects_per_second`: no measurement; pages open some ten connections, and a
-    /// gateway's machines open pages at once. `memory`: the first window of 512 clients, as many as
-    /// descriptors allow.
+    /// Sources of the values. `connects_per_second`: no measurement; pages open some ten
+    /// connections, and a gateway's machines open pages concurrently. `memory`: the first window of
+    /// 512 clients, the number that descriptors permit.
     fn default() -> Self {
         Self {
             most_per_client: None,
@@ -77,18 +77,18 @@ impl Default for StreamsConfig {
     }
 }
 
-/// Streams of a client at once, unless set.
+/// Default maximum number of concurrent streams of a client.
 ///
 /// Source: `RLIMIT_NOFILE` of a service is 524,288 at most by default (systemd 256): 500 clients.
 const MAX_PER_CLIENT: u16 = 1_024;
 
-/// Connections at once after a pause, as seconds of the rate.
+/// Burst of connections after a pause, as seconds of the rate.
 ///
-/// Source: no measurement; a browser that starts again opens all its pages.
+/// Source: no measurement; a restarted browser opens all its pages.
 const BURST: u32 = 5;
 
 impl StreamsConfig {
-    /// Bound of the connections that a client opens.
+    /// Returns the limit of connections that a client opens.
     #[must_use]
     pub fn connects(&self) -> ConnectRate {
         let per_second = u32::from(self.connects_per_second.get());
@@ -98,7 +98,8 @@ impl StreamsConfig {
         }
     }
 
-    /// Streams of a client at once, of a hub that has addresses for its clients or not.
+    /// Returns the maximum number of concurrent streams of a client; `has_nat_addresses` is set if
+    /// the hub has addresses for its clients.
     #[must_use]
     pub fn max_per_client(&self, has_nat_addresses: bool) -> usize {
         let unset = if has_nat_addresses { 0 } else { MAX_PER_CLIENT };
@@ -112,10 +113,11 @@ mod tests {
     use crate::tests::client;
 
     #[test]
-    fn connections_are_left_whole_unless_the_file_says_otherwise() {
-        assert_eq!(client("").unwrap().tcp, TcpMode::EndToEnd);
-        assert_eq!(client("tcp = \"end-to-end\"").unwrap().tcp, TcpMode::EndToEnd);
-        assert_eq!(client("tcp = \"stream\"").unwrap().tcp, TcpMode::Stream);
+    fn connections_are_split_unless_the_file_says_otherwise() {
+        let unless_ruled = |text: &str| client(text).unwrap().forms().unless_ruled;
+        assert_eq!(unless_ruled(""), Form::Stream);
+        assert_eq!(unless_ruled("tcp = \"end-to-end\""), Form::EndToEnd);
+        assert_eq!(unless_ruled("tcp = \"stream\""), Form::Stream);
         let error = client("tcp = \"split\"").unwrap_err();
         assert!(
             error.contains("`end-to-end`") && error.contains("`stream`"),
@@ -150,26 +152,18 @@ mod tests {
             "no deadline, and nothing after the last rule with tcp"
         );
         assert_eq!(forms.rules[5].dscp, Some(8));
-        assert!(
-            client("[[rule]]\nport = 443\ntcp = \"stream\"")
-                .unwrap()
-                .forms()
-                .may_split()
-        );
-        assert!(
-            !client("[[rule]]\nport = 443\nvia = \"hub\"")
-                .unwrap()
-                .forms()
-                .may_split()
-        );
+        for (rule, may_split) in [("tcp = \"stream\"", true), ("via = \"hub\"", false)] {
+            let text = format!("tcp = \"end-to-end\"\n[[rule]]\nport = 443\n{rule}");
+            assert_eq!(client(&text).unwrap().forms().may_split(), may_split, "{rule}");
+        }
     }
 
     #[test]
     fn a_rule_with_tcp_refuses_what_has_no_effect_beside_it() {
         for (beside, named) in [
-            ("network = \"eth0\"", "take network"),
-            ("via = \"direct\"", "via out"),
-            ("via = \"faster\"", "via out"),
+            ("network = \"eth0\"", "remove network"),
+            ("via = \"direct\"", "hub and via"),
+            ("via = \"faster\"", "hub and via"),
             ("to = \"203.0.113.0/24\"\nhub = \"b.example\"", "hub"),
             ("domain = \"example.org\"", "domain"),
             ("cgroup = \"user.slice\"", "cgroup"),

@@ -67,7 +67,7 @@ fn a_full_client_file_is_read() {
     );
     assert_eq!(config.network("wlan0"), NetworkConfig::default());
     assert_eq!(
-        config.schedulers.chosen(),
+        config.schedulers.selected(),
         [(Class::Bulk, "backpressure".to_owned())]
     );
     assert_eq!(config.rekey_after.0, Duration::from_secs(1800));
@@ -179,15 +179,15 @@ fn errors_name_file_line_and_remedy() {
         ),
         (
             "[[rule]]\nvia = \"hub\"\nwhen = { signal_above = \"-70dBm\" }\n",
-            "client.toml:1: the tunnel to the hub uses all networks: take network, spread,",
+            "client.toml:1: the tunnel to the hub uses all networks: remove network, spread,",
         ),
         (
             "[[rule]]\nhub = \"hub2.example.org\"\n",
-            "client.toml:1: hub = \"hub2.example.org\" goes by to, protocol and port: name one of them",
+            "client.toml:1: hub = \"hub2.example.org\" needs to, protocol or port",
         ),
         (
             "[[rule]]\nto = \"203.0.113.0/24\"\nhub = \"hub2\"\nvia = \"direct\"\n",
-            "client.toml:1: hub = \"hub2.example.org\" is for flows through the tunnel: take hub out, or via",
+            "client.toml:1: hub = \"hub2.example.org\" applies to flows in the tunnel: remove hub or via",
         ),
         (
             "[[rule]]\nto = \"203.0.113.0/24\"\nhub = \"hub2:443\"\n",
@@ -195,7 +195,7 @@ fn errors_name_file_line_and_remedy() {
         ),
         (
             "\n[[rule]]\nport = 80\n",
-            "client.toml:2: the rule says of its flows not where they go",
+            "client.toml:2: the rule has no effect on its flows",
         ),
         (
             "[[rule]]\nport = 70000\n",
@@ -205,7 +205,7 @@ fn errors_name_file_line_and_remedy() {
             "forward = \"br-lan\"\n",
             "client.toml:1: invalid type: string \"br-lan\", expected true, false, or the interfaces of the LANs",
         ),
-        ("forward = []\n", "client.toml:1: no LAN is named"),
+        ("forward = []\n", "client.toml:1: no LAN is listed"),
         (
             "[[port_forward]]\nport = \"tcp 0\"\nto = \"192.168.7.2\"\n",
             "client.toml:2: \"tcp 0\" is wrong: expected a service, such as",
@@ -216,7 +216,7 @@ fn errors_name_file_line_and_remedy() {
         ),
         (
             "[[rule]]\nnetwork = \"kind:fax\"\n",
-            "client.toml:2: \"kind:fax\" is wrong: expected an interface name, in which * and ? are wild, or kind:wired",
+            "client.toml:2: \"kind:fax\" is wrong: expected an interface name, in which * and ? are wildcards, or kind:wired",
         ),
         (
             "[direct]\ndataplane = \"ovs\"\n",
@@ -253,16 +253,16 @@ fn errors_name_file_line_and_remedy() {
         ),
         (
             "[[layer]]\nlayer = 1\n",
-            "client.toml:1: the layer is for no packets: add port, dscp, payload_type, ssrc or extension",
+            "client.toml:1: the layer matches no packets: add port, dscp, payload_type, ssrc or extension",
         ),
         ("[[layer]]\nport = 5004\n", "client.toml:1: missing field `layer`"),
         (
             "[[layer]]\nport = 5004\nlayer = 8\n",
-            "client.toml:3: 8 is no layer: expected 0 (the base) to 7, or \"h264\"",
+            "client.toml:3: 8 is not a layer: expected 0 (the base) to 7, or \"h264\"",
         ),
         (
             "[[layer]]\nport = 5004\nlayer = \"av1\"\n",
-            "client.toml:3: \"av1\" is no layer: expected 0 (the base) to 7, or \"h264\"",
+            "client.toml:3: \"av1\" is not a layer: expected 0 (the base) to 7, or \"h264\"",
         ),
         (
             "[[layer]]\nport = 0\nlayer = 1\n",
@@ -274,7 +274,7 @@ fn errors_name_file_line_and_remedy() {
         ),
         (
             "[[layer]]\npayload_type = 200\nlayer = 1\n",
-            "client.toml:2: 200 is no RTP payload type: expected 0 to 127",
+            "client.toml:2: 200 is not an RTP payload type: expected 0 to 127",
         ),
         (
             "[[layer]]\nextension = { id = 0 }\nlayer = 1\n",
@@ -282,7 +282,7 @@ fn errors_name_file_line_and_remedy() {
         ),
         (
             "\n[[layer]]\nextension = { id = 3, value = 9, mask = 7 }\nlayer = 1\n",
-            "client.toml:2: extension: value 9 has bits that mask 7 takes away",
+            "client.toml:2: extension: value 9 has bits outside mask 7",
         ),
         (
             "[[layer]]\nextension = { id = 3, mask = 7 }\nlayer = 1\n",
@@ -323,6 +323,10 @@ fn errors_name_file_line_and_remedy() {
         (
             "[schedulers]\nbulk = \"fastest\"",
             "client.toml:2: \"fastest\" is wrong: expected one of random,",
+        ),
+        (
+            "controller = \"reno\"",
+            "client.toml:1: \"reno\" is wrong: expected one of short-queue, cubic, bbr",
         ),
         (
             "interface = \"a name that is too long\"",
@@ -456,7 +460,9 @@ fn a_hub_file_needs_endpoint_and_pool() {
     .unwrap();
     assert_eq!(named.nat_addresses.0.len(), 2);
     assert_eq!(named.thread_pairs, None);
-    let spread = hub(&format!("{HUB}thread_pairs = 4")).unwrap();
+    assert_eq!(named.controller.0.name(), "short-queue");
+    let spread = hub(&format!("{HUB}thread_pairs = 4\ncontroller = \"bbr\"")).unwrap();
+    assert_eq!(spread.controller.0.name(), "bbr");
     assert_eq!(spread.thread_pairs, Some(crate::ThreadPairs(4)));
 }
 
@@ -513,38 +519,6 @@ fn the_examples_are_good() {
 }
 
 #[test]
-fn settings_of_a_device_follow_it_to_another_name() {
-    let text =
-        "[networks.lte]\ndevice = \"00:16:3e:00:00:07\"\nquota = \"1GB\"\n[networks.dsl]\nbulk = false\n";
-    let mut config = client(text).unwrap();
-    let address = |last| {
-        Some(hawser_linux::netlink::HardwareAddress([
-            0, 0x16, 0x3e, 0, 0, last,
-        ]))
-    };
-    let has_quota = |config: &ClientConfig, name: &str| config.network(name).quota.is_some();
-    let mut follow = |devices: &[(&str, Option<_>)]| {
-        let devices = devices
-            .iter()
-            .map(|(name, address)| ((*name).to_owned(), *address));
-        config.follow_devices(&devices.collect::<Vec<_>>());
-        assert!(config.follows_devices() && !config.network("dsl").bulk);
-        ["lte", "usb0"].map(|name| has_quota(&config, name))
-    };
-    assert_eq!(follow(&[("lte", address(7))]), [true, false]);
-    assert_eq!(
-        follow(&[("lte", address(8)), ("usb0", address(7))]),
-        [false, true]
-    );
-    assert_eq!(follow(&[("lte", address(8))]), [false, false]);
-    assert_eq!(follow(&[("lte", address(7)), ("usb0", None)]), [true, false]);
-    let wrong = client("[networks.lte]\ndevice = \"00:16:3e\"\n")
-        .unwrap_err()
-        .to_string();
-    assert!(wrong.contains("expected a hardware address"), "{wrong}");
-}
-
-#[test]
 fn quotas_are_read_and_what_is_wrong_is_said() {
     let config =
         client("[networks.lte]\nquota = \"1.5GB\"\nreset_day = 31\nquota_action = \"drain\"\n").unwrap();
@@ -560,7 +534,7 @@ fn quotas_are_read_and_what_is_wrong_is_said() {
         ("quota = 10", "10 is not enough: expected an amount with its unit"),
         ("quota = \"10GBit\"", "\"10GBit\" is wrong"),
         ("quota = \"0GB\"", "\"0GB\" is wrong"),
-        ("reset_day = 32", "32 is no day of a month"),
+        ("reset_day = 32", "32 is not a day of a month"),
         ("quota_action = \"explode\"", "expected one of"),
     ] {
         let error = client(&format!("[networks.lte]\n{text}\n")).unwrap_err();
@@ -622,7 +596,7 @@ fn what_clients_of_a_hub_reach_is_named_and_nothing_by_default() {
     assert!(isolation.allows("10.1.2.3".parse().unwrap()));
     assert!(hub("waypoint = [\"*\"]\n").unwrap().waypoint.allows("bob"));
     for (wrong, why) in [
-        ("waypoint = [\"a b\"]", "no client's name"),
+        ("waypoint = [\"a b\"]", "not a client name"),
         ("[reach]\nhub = [\"22\"]", "expected a service"),
         ("[reach]\nhub = [\"tcp 0\"]", "expected a service"),
         ("[reach]\nprotocols = [\"256\"]", "an IP protocol"),

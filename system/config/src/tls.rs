@@ -14,16 +14,16 @@ use zeroize::Zeroizing;
 use crate::invitation::HubAddress;
 use crate::ports;
 
-/// `[tls]` of `client.toml`: use of TLS on TCP where UDP is blocked or policed.
+/// `[tls]` of `client.toml`: use of TLS on TCP on networks that block or police UDP.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsConfig {
     /// Networks that use it: `blocked` (where UDP is blocked or policed), `always`, `never`.
     #[serde(rename = "use")]
     pub when: TlsUse,
-    /// The hub's TCP port.
+    /// TCP port of the hub.
     pub port: NonZeroU16,
-    /// What the hub is called in TLS and HTTP, and to proxies; as its endpoint unless set.
+    /// Name of the hub in TLS and HTTP, and for proxies; that of its endpoint unless set.
     pub name: Option<HostName>,
 }
 
@@ -37,36 +37,36 @@ impl Default for TlsConfig {
     }
 }
 
-/// When TLS on TCP is used.
+/// Use of TLS on TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlsUse {
     /// Used on a network over which the hub does not answer by UDP, or that polices UDP.
     #[default]
     Blocked,
-    /// Used on every network, beside UDP.
+    /// Used on every network, concurrently with UDP.
     Always,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
-/// `[tls]` of `hub.toml`: where clients come in whose networks block UDP.
+/// `[tls]` of `hub.toml`: access for clients whose networks block UDP.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HubTlsConfig {
-    /// Where to listen on TCP: every address at port 443 unless set; `off`.
+    /// TCP address to listen on: every address at port 443 unless set; `off`.
     pub listen: Option<TlsListen>,
-    /// A certificate (with what leads to its issuer) and its key, in files of PEM; one of the hub's
-    /// own key unless set.
+    /// Certificate (with its chain) and key, in files of PEM; one of the hub's own key unless set.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// Who gives it a certificate by itself.
+    /// Authority that issues a certificate automatically.
     pub acme: Option<AcmeConfig>,
 }
 
-/// `[tls.acme]` of `hub.toml`: a certificate from an authority, got and renewed by ACME (RFC 8555).
+/// `[tls.acme]` of `hub.toml`: certificate of an authority, obtained and renewed by ACME (RFC
+/// 8555).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcmeConfig {
-    /// What the certificate is for; each leads to this hub's TCP port 443.
+    /// Host names of the certificate; each must resolve to this hub's TCP port 443.
     #[serde(deserialize_with = "names")]
     pub names: Vec<String>,
     /// A mail address for the authority's warnings.
@@ -74,13 +74,13 @@ pub struct AcmeConfig {
     /// The authority's address: Let's Encrypt unless set.
     #[serde(default = "lets_encrypt", deserialize_with = "directory")]
     pub directory: String,
-    /// Who signed the authority's own certificate, a file of PEM; unless set, whom the system
-    /// trusts.
+    /// Issuer of the authority's own certificate, a file of PEM; the system's trust store unless
+    /// set.
     pub ca: Option<PathBuf>,
 }
 
 impl AcmeConfig {
-    /// A certificate of Let's Encrypt for these names.
+    /// Creates the configuration of a Let's Encrypt certificate for these names.
     #[must_use]
     pub fn for_names(names: &[&str]) -> Self {
         Self {
@@ -92,7 +92,8 @@ impl AcmeConfig {
     }
 }
 
-/// Names of hosts, at least one. Addresses are none: nobody asks for them by `tls-alpn-01` here.
+/// Parses host names, at least one; IP addresses are rejected, since `tls-alpn-01` is not used for
+/// them.
 fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let names: Vec<HostName> = Deserialize::deserialize(deserializer)?;
     let names: Vec<String> = names
@@ -101,7 +102,7 @@ fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
         .collect();
     if names.is_empty() {
         return Err(de::Error::custom(
-            "names is empty: name the hub, such as [\"hub.example.org\"]",
+            "names is empty: write a name of the hub, such as [\"hub.example.org\"]",
         ));
     }
     match names
@@ -109,7 +110,7 @@ fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
         .find(|name| name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok())
     {
         Some(address) => Err(de::Error::custom(format_args!(
-            "{address} is an address: certificates are got for names"
+            "{address} is an address: certificates are issued for names"
         ))),
         None => Ok(names),
     }
@@ -129,12 +130,12 @@ fn lets_encrypt() -> String {
     "https://acme-v02.api.letsencrypt.org/directory".to_owned()
 }
 
-/// Where a hub listens on TCP.
+/// TCP address of a hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsListen {
     /// Nowhere.
     Off,
-    /// There.
+    /// Address to listen on.
     At(SocketAddr),
 }
 
@@ -159,7 +160,7 @@ impl FromStr for HostName {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        // The same letters as in an endpoint.
+        // The permitted characters are those of an endpoint.
         let whole = if text.contains(':') {
             format!("[{text}]:1")
         } else {
@@ -172,7 +173,7 @@ impl FromStr for HostName {
 
 from_text!(HostName, "a name, such as \"hub.example.org\"");
 
-/// How a proxy is spoken to.
+/// Protocol of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyKind {
     /// CONNECT of HTTP.
@@ -181,7 +182,7 @@ pub enum ProxyKind {
     Socks5,
 }
 
-/// Who asks a proxy. Wiped when dropped, and shown nowhere.
+/// Credentials for a proxy. Wiped when dropped, and never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     /// The name.
@@ -199,13 +200,13 @@ impl fmt::Debug for Login {
 /// A network's proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// How it is spoken to.
+    /// Protocol of the proxy.
     pub kind: ProxyKind,
-    /// Its name or address.
+    /// Host name or address of the proxy.
     pub host: String,
-    /// Its port.
+    /// Port of the proxy.
     pub port: u16,
-    /// Who asks, if it wants to know.
+    /// Credentials, if it requires them.
     pub login: Option<Login>,
 }
 
@@ -242,7 +243,7 @@ impl FromStr for Proxy {
     }
 }
 
-/// What `%` and two digits stand for (RFC 3986 section 2.1); no letters that would end a line.
+/// Decodes `%` and two digits (RFC 3986 section 2.1); rejects characters that would end a line.
 fn unescaped(text: &str) -> Result<Zeroizing<String>, ()> {
     let mut parts = text.split('%');
     let mut bytes = Zeroizing::new(parts.next().unwrap_or_default().as_bytes().to_vec());
@@ -258,14 +259,15 @@ fn unescaped(text: &str) -> Result<Zeroizing<String>, ()> {
     Ok(Zeroizing::new(text.to_owned()))
 }
 
-/// As `from_text!`, but the text is not said again: there may be a password in it.
+/// Implements deserialization as `from_text!` does, but the error does not repeat the text, which
+/// may contain a password.
 impl<'de> Deserialize<'de> for Proxy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Zeroizing::new(String::deserialize(deserializer)?);
         text.parse().map_err(|()| {
             de::Error::custom(
-                "this is no proxy: expected http://HOST:PORT or socks5://HOST:PORT, with NAME:PASSWORD@ before HOST where it \
-                 wants to know (other letters than a-z and digits as % and two digits)",
+                "not a proxy: expected http://HOST:PORT or socks5://HOST:PORT, with NAME:PASSWORD@ before HOST if the \
+                 proxy requires it (characters other than letters and digits as % and two hexadecimal digits)",
             )
         })
     }
@@ -285,16 +287,18 @@ impl<'de> Deserialize<'de> for HubTlsConfig {
         let certificate = match (keys.certificate, keys.key) {
             (None, None) => None,
             (Some(certificate), Some(key)) => Some((certificate, key)),
-            (Some(_), None) => return Err(de::Error::custom("certificate needs its key: key = \"FILE\"")),
+            (Some(_), None) => {
+                return Err(de::Error::custom("certificate needs its key: add key = \"FILE\""));
+            }
             (None, Some(_)) => {
                 return Err(de::Error::custom(
-                    "key needs its certificate: certificate = \"FILE\"",
+                    "key needs its certificate: add certificate = \"FILE\"",
                 ));
             }
         };
         if certificate.is_some() && keys.acme.is_some() {
             return Err(de::Error::custom(
-                "certificate and acme exclude each other: files of yours, or a certificate that is got by itself",
+                "certificate and acme exclude each other: use your own files, or a certificate that Hawser requests",
             ));
         }
         Ok(Self {

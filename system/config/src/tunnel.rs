@@ -1,26 +1,26 @@
-//! What both ends of a tunnel may be told: the schedulers of their flows, and the size of packets.
+//! Settings of both ends of a tunnel: the schedulers of their flows, and the size of packets.
 
 use hawser_wire::data::Class;
 use serde::Deserialize;
 
 use crate::SchedulerName;
 
-/// Scheduler by flow class; what is absent stays at the built-in choice.
+/// Scheduler by flow class; absent classes use the built-in choice.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Schedulers {
-    /// For bulk flows.
+    /// Scheduler of bulk flows.
     pub bulk: Option<SchedulerName>,
-    /// For interactive flows.
+    /// Scheduler of interactive flows.
     pub interactive: Option<SchedulerName>,
-    /// For realtime flows.
+    /// Scheduler of real-time flows.
     pub realtime: Option<SchedulerName>,
-    /// For layered video.
+    /// Scheduler of layered video.
     pub layered: Option<SchedulerName>,
 }
 
 impl Schedulers {
-    /// The choice for a class.
+    /// Returns the scheduler of a class.
     pub fn of(&mut self, class: Class) -> &mut Option<SchedulerName> {
         match class {
             Class::Bulk => &mut self.bulk,
@@ -30,9 +30,9 @@ impl Schedulers {
         }
     }
 
-    /// The choices that were made.
+    /// Returns the configured schedulers.
     #[must_use]
-    pub fn chosen(&self) -> Vec<(Class, String)> {
+    pub fn selected(&self) -> Vec<(Class, String)> {
         Class::ALL
             .into_iter()
             .zip([&self.bulk, &self.interactive, &self.realtime, &self.layered])
@@ -41,5 +41,6 @@ impl Schedulers {
     }
 }
 
-/// An inner packet of this size fits an outer one of 1500 bytes: IPv4 (20), UDP (8), framing (40).
+/// Default MTU: an inner packet of this size fits into an outer packet of 1500 bytes with IPv4
+/// (20), UDP (8) and framing (40).
 pub const DEFAULT_MTU: u16 = 1432;

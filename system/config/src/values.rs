@@ -1,5 +1,5 @@
-//! The values that keys of a configuration file take: each with its unit, and with what would be
-//! right in its error.
+//! Values of keys in a configuration file, each with its unit, and with the correct form in its
+//! error.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,17 +7,18 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use hawser_linux::netlink::HardwareAddress;
+use hawser_proto::path::control::Control;
 use hawser_proto::scheduler;
 use hawser_units::Rate;
 use hawser_units::text::{RATE_UNITS, SIZE_UNITS, TIME_UNITS, quantity};
-use hawser_wire::pairs::MOST_PAIRS;
+use hawser_wire::pairs::MAX_PAIRS;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
 use crate::invitation::HubAddress;
 
-/// Makes `Deserialize` read a string (or a number, to say that it lacks its unit) through
-/// `FromStr`.
+/// Implements `Deserialize` for a string through `FromStr`; for a number the error names the
+/// missing unit.
 macro_rules! from_text {
     ($type:ty, $expected:literal) => {
         impl<'de> Deserialize<'de> for $type {
@@ -33,8 +34,8 @@ macro_rules! from_text {
     };
 }
 
-/// Reads a string for which `is_right` holds; of a number it says that it lacks what would be
-/// right. One for all of the types above: each visitor is compiled for each kind of deserializer.
+/// Reads a string that satisfies `is_right`; for a number the error names the correct form. All
+/// types above share this visitor, because each visitor is compiled for each kind of deserializer.
 pub(crate) struct Text {
     pub(crate) expected: &'static str,
     pub(crate) is_right: fn(&str) -> bool,
@@ -47,7 +48,7 @@ impl de::Visitor<'_> for Text {
         f.write_str(self.expected)
     }
 
-    // Said here, a mistake has the line of its value.
+    // An error that is raised here has the line of its value.
     fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
         if (self.is_right)(text) {
             return Ok(text.to_owned());
@@ -63,6 +64,31 @@ impl de::Visitor<'_> for Text {
         )))
     }
 }
+
+/// Time for which a hub keeps the session of an absent client: `"12h"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionTimeout(pub Duration);
+
+impl Default for SessionTimeout {
+    /// Returns 12 h. Source: 1.5 times a night of 8 h. A session takes some 20 KB, and each client
+    /// has at most one.
+    fn default() -> Self {
+        Self(Duration::from_secs(12 * 3_600))
+    }
+}
+
+impl FromStr for SessionTimeout {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let Span(time) = text.parse()?;
+        // A client that was in a road tunnel, or whose modem restarts, must find its session.
+        let bounds = Duration::from_secs(60)..=Duration::from_secs(30 * 86_400);
+        bounds.contains(&time).then_some(Self(time)).ok_or(())
+    }
+}
+
+from_text!(SessionTimeout, "a time of 60s to 30d, like \"12h\"");
 
 /// A data rate: `"10mbit"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,14 +134,14 @@ from_text!(
     "a time with its unit (us, ms, s, min, h, d), such as \"1h\""
 );
 
-/// The time after which a packet is of no use.
+/// Time after which a packet is useless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(pub Duration);
 
-/// The shortest deadline. Source: five times the resolution of timers, 1 ms, as measured by any
-/// probe.
+/// Shortest deadline. Source: five times the resolution of timers, 1 ms, as measured by any probe.
 const SHORTEST: Duration = Duration::from_millis(5);
-/// The longest: no packet waits longer (`LONGEST_WAIT` of the tunnel's flows).
+/// Longest deadline. Source: no packet waits longer (`LONGEST_WAIT` of
+/// `core/proto/src/flow/waiting.rs`).
 const LONGEST: Duration = Duration::from_secs(10);
 
 impl FromStr for Deadline {
@@ -129,7 +155,7 @@ impl FromStr for Deadline {
 }
 
 impl Deadline {
-    /// Returns it as the tunnel counts.
+    /// Returns the deadline in the tunnel's unit of time.
     #[must_use]
     pub fn time(self) -> hawser_units::Duration {
         let nanos = u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX);
@@ -139,7 +165,7 @@ impl Deadline {
 
 from_text!(Deadline, "a time of 5ms to 10s, such as \"150ms\"");
 
-/// A share of something: `"2%"`, from 0 to 50 %.
+/// Share: `"2%"`, from 0 to 50 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share(pub f64);
 
@@ -185,11 +211,11 @@ from_text!(
 pub struct Pattern(pub String);
 
 impl Pattern {
-    /// Whether `name` fits.
+    /// Returns whether `name` matches.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
-        // Where to go on when the last `*` has to take one letter more.
+        // Position to resume when the last `*` must match another letter.
         let mut retry: Option<(usize, usize)> = None;
         let (mut p, mut n) = (0, 0);
         while n < name.len() {
@@ -227,7 +253,7 @@ impl FromStr for Pattern {
 
 from_text!(
     Pattern,
-    "an interface name, in which * and ? are wild, such as \"wlan*\""
+    "an interface name, in which * and ? are wildcards, such as \"wlan*\""
 );
 
 /// The name of a network interface.
@@ -253,7 +279,7 @@ from_text!(
     "an interface name of 1 to 15 letters, digits, - _ and ., such as \"hawser0\""
 );
 
-/// One of [`scheduler::NAMES`].
+/// Name of one of [`scheduler::NAMES`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerName(pub String);
 
@@ -274,6 +300,20 @@ from_text!(
     "one of random, round-robin, surplus-round-robin, weighted-fair, min-rtt, earliest-delivery, backpressure, redundant, \
      selective-redundant, layer-priority, independent-path"
 );
+
+/// A congestion controller, by one of [`Control::NAMES`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ControllerName(pub Control);
+
+impl FromStr for ControllerName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Control::by_name(text).map(Self).map_err(|_| ())
+    }
+}
+
+from_text!(ControllerName, "one of short-queue, cubic, bbr");
 
 /// A filter for logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -315,7 +355,7 @@ from_text!(Endpoint, "HOST:PORT, such as \"hub.example.org:443\"");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Net4(pub Ipv4Addr, pub u8);
 
-/// An address, and the prefix length behind it where there is one.
+/// Parses an address with an optional prefix length.
 pub(super) fn address_and_prefix(text: &str) -> Option<(IpAddr, Option<u8>)> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix.parse().ok()?)),
@@ -375,7 +415,7 @@ pub struct Mtu(pub u16);
 impl<'de> Deserialize<'de> for Mtu {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mtu = u16::deserialize(deserializer)?;
-        // IPv6 demands 1280 (RFC 8200 section 5).
+        // IPv6 requires 1280 (RFC 8200 section 5).
         if (1280..=9000).contains(&mtu) {
             Ok(Self(mtu))
         } else {
@@ -386,18 +426,18 @@ impl<'de> Deserialize<'de> for Mtu {
     }
 }
 
-/// How many pairs of threads carry a hub's packets.
+/// Number of pairs of threads for a hub's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadPairs(pub u32);
 
 impl<'de> Deserialize<'de> for ThreadPairs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let count = u32::deserialize(deserializer)?;
-        if (1..=MOST_PAIRS).contains(&count) {
+        if (1..=MAX_PAIRS).contains(&count) {
             Ok(Self(count))
         } else {
             Err(de::Error::custom(format_args!(
-                "thread_pairs {count} is out of range: 1 to {MOST_PAIRS}"
+                "thread_pairs {count} is out of range: 1 to {MAX_PAIRS}"
             )))
         }
     }
@@ -411,14 +451,10 @@ impl FromStr for DeviceAddress {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let mut bytes = [0; 6];
-        let mut parts = text.split(':');
-        for byte in &mut bytes {
-            let part = parts.next().filter(|part| part.len() == 2).ok_or(())?;
-            *byte = u8::from_str_radix(part, 16).map_err(|_| ())?;
-        }
-        let is_whole = parts.next().is_none() && bytes != [0; 6];
-        is_whole.then_some(Self(HardwareAddress(bytes))).ok_or(())
+        let address: HardwareAddress = text.parse()?;
+        (address != HardwareAddress([0; 6]))
+            .then_some(Self(address))
+            .ok_or(())
     }
 }
 
@@ -446,46 +482,57 @@ impl<'de> Deserialize<'de> for Day {
             .map(Self)
             .ok_or_else(|| {
                 de::Error::custom(format_args!(
-                    "{day} is no day of a month: expected 1 to 31 (a month that is shorter counts its last day)"
+                    "{day} is not a day of a month: expected 1 to 31 (in a shorter month, its last day)"
                 ))
             })
     }
 }
 
-/// What happens to a network whose quota is used up.
+/// Action on a network with an exhausted quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QuotaAction {
-    /// It takes no new flows, and those that are on it are let go.
+    /// No new flows, and present flows are moved away.
     #[default]
     Stop,
-    /// It takes no new flows; those that are on it go on.
+    /// No new flows; present flows continue.
     Drain,
-    /// It is used only while no other works.
+    /// Use only while no other network works.
     Backup,
-    /// Only said.
+    /// Warning only.
     Warn,
 }
 
-/// What happens to the system's resolvers.
+/// Use of a modem that is in the network of another operator than its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RoamingUse {
+    /// Used like a modem at home.
+    #[default]
+    Allow,
+    /// Excluded until it is at home.
+    Never,
+}
+
+/// Setting of the system's resolvers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DnsMode {
-    /// Nothing.
+    /// Unchanged.
     Keep,
-    /// Those that the hub names are used while the tunnel is up.
+    /// Resolvers that the hub announces, while the tunnel is up.
     Hub,
-    /// Direct mode: Hawser asks each network's own.
+    /// Hawser queries each network's own resolvers (direct mode).
     Networks,
 }
 
-/// What becomes of a client's traffic when its hub refuses it for good: a revocation, an enrolment
-/// that has expired.
+/// Treatment of a client's traffic when its hub rejects it permanently: a revocation, an expired
+/// enrolment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenEnded {
-    /// It is refused until the client is stopped or let in again: the user has not asked for an
-    /// end.
+    /// Traffic is blocked until the client is stopped or accepted again, because the user did not
+    /// request the end.
     #[default]
     Block,
     /// The client ends, and traffic leaves outside the tunnel.
@@ -496,10 +543,11 @@ pub enum WhenEnded {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WithoutHub {
-    /// Waiting for the hub, as connections do that exist.
+    /// New connections wait for the hub, like existing ones.
     #[default]
     Wait,
-    /// Leaving over one of the networks, with that network's address, outside the tunnel.
+    /// New connections use one of the networks directly, with that network's address, outside the
+    /// tunnel.
     Direct,
 }
 
@@ -507,8 +555,8 @@ pub enum WithoutHub {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenStopped {
-    /// Acts as `keep` for the first process of a container whose run directory is a volume, else
-    /// as `end`.
+    /// Acts as `keep` for the first process of a container whose run directory is a volume,
+    /// otherwise as `end`.
     #[default]
     Auto,
     /// Leaves its sessions to the process that is started next.
@@ -517,40 +565,40 @@ pub enum WhenStopped {
     End,
 }
 
-/// Which hub of a fleet a client uses.
+/// Choice among the hubs of a fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HubUse {
     /// The nearest.
     #[default]
     Nearest,
-    /// The one in use, for as long as it answers.
+    /// The hub in use, while it answers.
     Stay,
-    /// The nearest, and another one for destinations that are reached sooner through it.
+    /// The nearest hub, and another one for destinations with a shorter delay through it.
     Faster,
 }
 
-/// Who sees to the IPv4 address of a network.
+/// Manager of a network's IPv4 address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DhcpMode {
-    /// Nobody here.
+    /// No management by Hawser.
     #[default]
     Off,
-    /// When nobody else has after a few seconds: what manages the device is asked; where nothing
-    /// does, a DHCP client is run.
+    /// Hawser acts if the network has no address after a few seconds: it asks the manager of the
+    /// device; without a manager it starts a DHCP client.
     Auto,
 }
 
-/// Whether clients appear under the hub's own address.
+/// Network address translation of clients to the hub's own address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Nat {
-    /// When the pool is private.
+    /// Enabled if the pool is private.
     #[default]
     Auto,
     /// Always.
     On,
-    /// Never: the network around the hub has routes back.
+    /// Disabled: the network around the hub has routes to the clients.
     Off,
 }
 
@@ -581,7 +629,7 @@ impl<'de> Deserialize<'de> for Nat {
     }
 }
 
-/// Under which addresses clients appear: one of each family at most.
+/// Addresses under which clients appear: at most one of each family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NatAddresses(pub Vec<IpAddr>);
 

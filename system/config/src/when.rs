@@ -1,4 +1,4 @@
-//! What a rule's `when` may say.
+//! Conditions of a rule: its key `when`.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use serde::de::Deserializer;
 use super::Size;
 use super::one_or_more::OneOrMore;
 
-/// The table `when`; all that it names must hold.
+/// Table `when`; all of its conditions must hold.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct When {
@@ -24,7 +24,7 @@ pub(super) struct When {
 }
 
 impl When {
-    /// Whether it chooses among networks, and not only in time.
+    /// Returns whether it contains conditions on networks, and not only on time.
     pub(super) fn is_of_networks(&self) -> bool {
         self.cost_below.is_some() || self.quota_left_above.is_some() || self.signal_above.is_some()
     }
@@ -50,7 +50,7 @@ impl From<When> for Conditions {
     }
 }
 
-/// The minute of the day that a clock shows: `18:30`; 24:00 is midnight too.
+/// Parses a time of day such as `18:30` to its minute; 24:00 is midnight too.
 pub(super) fn minute_of_day(text: &str) -> Result<u16, ()> {
     let (hour, minute) = text.trim().split_once(':').ok_or(())?;
     let hour: u16 = hour.parse().map_err(|_| ())?;
@@ -77,7 +77,7 @@ from_text!(
     "a part of the day, such as \"08:00-18:30\" or \"22:00-06:00\""
 );
 
-/// One day of the week, or the first and last of several.
+/// Weekdays, from one day or the first and last of several.
 struct Weekdays([bool; 7]);
 
 impl FromStr for Weekdays {
@@ -102,7 +102,7 @@ from_text!(
     "a day or a range of them, such as \"sat\" or \"mon-fri\""
 );
 
-/// A signal's strength.
+/// Signal strength.
 struct Dbm(i16);
 
 impl FromStr for Dbm {

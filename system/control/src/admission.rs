@@ -1,10 +1,10 @@
-//! How much of a hub (or a host that lets peers in) strangers and clients may take up before they
-//! are known, and how many connections each may have.
+//! Admission control: the resources of a hub (or a host that accepts peers) that unauthenticated
+//! senders may use, and the number of connections of each client.
 //!
-//! A source is an IPv4 address or an IPv6 network of 64 bits. A few handshakes of one that has not
-//! proven its address go on at once; more are asked for the proof (RFC 9000 section 8.1.2), which
-//! who borrows somebody's address cannot give. So nobody is kept out by another who uses their
-//! address.
+//! A source is an IPv4 address or an IPv6 network of 64 bits. A few handshakes of a source without
+//! a validated address are processed at once; further ones need address validation (RFC 9000
+//! section 8.1.2), which a sender with a spoofed address cannot pass. So spoofed packets cannot
+//! exclude a source.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,35 +12,35 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use hawser_config::identity::KeyHash;
 
-/// Counts what is under way. Copies share the counts.
+/// Counts of handshakes and connections in progress. Copies share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct Admission(Arc<Mutex<Counts>>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// By source: handshakes up to the decision about their hello.
+    /// Handshakes that wait for a decision about their hello, by source.
     handshakes: BTreeMap<IpAddr, usize>,
     all_handshakes: usize,
     connections: BTreeMap<KeyHash, usize>,
-    /// Handshakes that were asked for a proof, and those that were not answered.
+    /// Handshakes that required address validation, and ignored ones.
     asked: u64,
     ignored: u64,
     /// Connections over the bound of their key.
     crowded: u64,
 }
 
-/// What becomes of a handshake that begins.
+/// Decision about a handshake that begins.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It goes on; the permit is held until it is decided.
+    /// Accepted; the permit lasts until the hello is decided.
     Go(Permit),
-    /// Its source is to prove its address.
+    /// Address validation required.
     Prove,
-    /// It is not answered.
+    /// Ignored.
     Ignore,
 }
 
-/// One that is counted until this is dropped.
+/// Permit that is counted until it is dropped.
 #[derive(Debug)]
 pub struct Permit {
     counts: Admission,
@@ -54,8 +54,8 @@ enum Of {
 }
 
 impl Admission {
-    /// Whether a handshake may begin that comes from this address; `is_proven`: the source has
-    /// shown that it receives there.
+    /// Decides whether a handshake from this address may begin; `is_proven` is set if the source's
+    /// address is validated.
     pub fn handshake(&self, from: IpAddr, is_proven: bool) -> Verdict {
         let source = source(from);
         let mut counts = self.lock();
@@ -74,7 +74,8 @@ impl Admission {
         Verdict::Go(self.permit(Of::Source(source)))
     }
 
-    /// For one more connection of a key that was proven; none when it has enough.
+    /// Returns a permit for another connection of an authenticated key; `None` if it has the
+    /// maximum.
     pub fn connection(&self, key: KeyHash) -> Option<Permit> {
         let mut counts = self.lock();
         let now = counts.connections.entry(key).or_default();
@@ -87,7 +88,7 @@ impl Admission {
         Some(self.permit(Of::Key(key)))
     }
 
-    /// Name and count of what was kept out.
+    /// Returns names and counts of rejections.
     pub fn counters(&self) -> [(&'static str, u64); 3] {
         let counts = self.lock();
         [
@@ -131,7 +132,8 @@ fn one_less<K: Ord>(counts: &mut BTreeMap<K, usize>, of: K) {
     }
 }
 
-/// Whoever has one address of an IPv6 network of 64 bits has all of them.
+/// Returns the source of an address: a host with one address of an IPv6 network of 64 bits can use
+/// all of them.
 pub fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
@@ -139,17 +141,23 @@ pub fn source(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Of one source that has not proven its address: a client tries each of its networks once.
+/// Maximum for a source without a validated address: a client tries each of its networks once.
+/// Source: our choice; a smaller one costs households with many clients a round trip at a hub's
+/// restart, a larger one lets a forged address take more of [`UNPROVEN`].
 const UNPROVEN_OF_ONE: usize = 16;
-/// Of all, before proofs are asked for: they cost a round trip.
+/// Maximum of all sources before validation is required, which costs a round trip. Source: our
+/// choice, a quarter of [`OF_ALL`], so that forged addresses leave the rest to proven ones.
 const UNPROVEN: usize = 1_000;
-/// Of one source: many clients may be behind one address, and each is decided within a few round
-/// trips.
+/// Maximum for a source: many clients may be behind one address, and each is decided within a few
+/// round trips. Source: our choice; a smaller one delays the clients behind a carrier's address at
+/// a hub's restart, and with a larger one fewer than 64 sources fill [`OF_ALL`].
 const OF_ONE: usize = 64;
-/// Of all: some 50 KB of memory each, for ten seconds at most.
+/// Maximum of all sources. Source: a bound on memory, 200 MB, since each has some 50 KB for at most
+/// ten seconds.
 const OF_ALL: usize = 4_096;
-/// A client tries every network at once, and its old connection lingers for some seconds when it
-/// takes a new one.
+/// Maximum number of connections of a key: a client tries every network concurrently, and its old
+/// connection remains for some seconds after a new one. Source: our choice; more let a single key
+/// take more memory, some 50 KB each, fewer reject a client with many networks.
 const CONNECTIONS_OF_ONE: usize = 32;
 
 #[cfg(test)]

@@ -1,30 +1,30 @@
-//! What a peer may ask for: a token bucket, so that a flood of cheap messages is cut off and an
-//! honest burst is not.
+//! Rate limit of a peer's requests: a token bucket, so that a flood of cheap messages is cut off
+//! and an honest burst is not.
 
 use std::time::{Duration, Instant};
 
-/// How fast a [`Budget`] may be spent.
+/// Parameters of a [`Budget`].
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// At most this at once.
+    /// Maximum burst.
     pub burst: u32,
-    /// And this for each second.
+    /// Refill per second.
     pub per_second: u32,
 }
 
-/// What is left to spend. It fills up as time goes by.
+/// Token bucket of a peer.
 ///
 /// Cost: O(1).
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     pace: Pace,
     left: u32,
-    /// Up to when it has been filled.
+    /// Time up to which the bucket has been filled.
     filled: Instant,
 }
 
 impl Budget {
-    /// A full one.
+    /// Creates a full bucket.
     #[must_use]
     pub fn new(pace: Pace, now: Instant) -> Self {
         Self {
@@ -34,14 +34,14 @@ impl Budget {
         }
     }
 
-    /// Whether so much is left.
+    /// Returns whether the bucket contains `cost`.
     #[must_use]
     pub fn has(&mut self, cost: u32, now: Instant) -> bool {
         self.fill(now);
         self.left >= cost
     }
 
-    /// Spends `cost`; false when less is left, and then nothing is spent.
+    /// Spends `cost`. Returns false, and spends nothing, if less is left.
     #[must_use]
     pub fn spend(&mut self, cost: u32, now: Instant) -> bool {
         let is_enough = self.has(cost, now);
@@ -57,13 +57,14 @@ impl Budget {
         } else {
             let gained = gained as u32;
             self.left += gained;
-            // What is less than one whole stays for the next time.
+            // The fraction of a message remains for the next call.
             self.filled += Duration::from_secs(gained.into()) / self.pace.per_second.max(1);
         }
     }
 }
 
-/// Nanoseconds in a second: what is refilled is counted in parts of a message.
+/// Nanoseconds in a second: the refill is counted in fractions of a message. Source: definition of
+/// the unit.
 const NANOS: u128 = 1_000_000_000;
 
 #[cfg(test)]
@@ -92,7 +93,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the calls fall: never more than the burst and what the time gives.
+        /// For any sequence of calls, the total never exceeds the burst plus the refill over the
+        /// time.
         #[test]
         fn never_more_than_the_pace(steps in prop::collection::vec((0_u64..400, 1_u32..4), 0..200)) {
             let start = Instant::now();

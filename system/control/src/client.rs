@@ -1,10 +1,10 @@
-//! The client's end of the control channel: attempts to reach the hub, of which one at a time
-//! presents the client.
+//! Client's end of the control channel: attempts to reach the hub, of which one at a time sends the
+//! client's hello.
 
 pub mod driver;
+pub mod neighbour_uplinks;
 pub mod networks;
 pub mod reach;
-pub mod ways_out;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,39 +18,39 @@ use tokio::sync::{Mutex, mpsc};
 use super::stream::{ControlStream, StreamError};
 use super::tls;
 
-/// A hub that has let the client in.
+/// Connection to a hub that has accepted the client.
 pub struct Established {
     /// The QUIC connection.
     pub connection: quinn::Connection,
-    /// Its one stream.
+    /// Stream of the connection, which has only one.
     pub stream: ControlStream,
-    /// What the client got.
+    /// Parameters that the client received.
     pub welcome: Welcome,
-    /// The keys that belong to `welcome.epoch`.
+    /// Keys of `welcome.epoch`.
     pub keys: EpochKeys,
 }
 
-/// Why an attempt failed.
+/// Reason why an attempt failed.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// The hub said no.
+    /// The hub rejected the client.
     #[error("{0}")]
     Refused(Refusal),
     /// Another machine, or the hub with a new key, answers at the hub's address.
     #[error(
-        "the hub at {0} has another key than the invitation says: ask for a new invitation (or somebody is in between)"
+        "the hub at {0} has another key than the invitation: ask for a new invitation (or an attacker intercepts the connection)"
     )]
     HubKey(SocketAddr),
-    /// Nobody answers.
-    #[error("no answer from the hub at {0}: is its UDP port open?")]
+    /// No answer.
+    #[error("no answer from the hub at {0}: check that its UDP port is open")]
     NoAnswer(SocketAddr),
-    /// The connection could not be made or broke.
+    /// The connection could not be established, or failed.
     #[error("cannot reach the hub at {0}: {1}")]
     Failed(SocketAddr, String),
 }
 
 impl ConnectError {
-    /// The same of the hub at `hub`, where something stands in its place.
+    /// Replaces the address by that of the hub itself, if the attempt used a substitute address.
     #[must_use]
     pub fn of(self, hub: SocketAddr) -> Self {
         match self {
@@ -62,21 +62,21 @@ impl ConnectError {
     }
 }
 
-/// Attempts over several networks at once take turns with their hello, up to the first that is
-/// welcome: to the hub, a second hello would be another machine with the same identity, however
-/// long ago its attempt was given up.
+/// Serialization of the hello among concurrent attempts over several networks, until the first one
+/// is accepted: for the hub, a second hello would be from another machine with the same identity,
+/// even long after its attempt was abandoned.
 #[derive(Debug, Default)]
 pub struct Turn {
     is_welcome: Mutex<bool>,
-    /// Told of each hub that answers to a handshake, where the client would rather stay with
-    /// another; and for how long that one may answer.
+    /// Channel to report each hub that answers a handshake, if the client prefers another hub, and
+    /// the time for an answer of that one.
     standby: Option<(mpsc::UnboundedSender<()>, Duration)>,
 }
 
 impl Turn {
-    /// For a hub that is to take another's place, if that one stays silent: `heard` is told when it
-    /// answers, and then the client waits for three round trips, and at least for `wait`, before it
-    /// presents itself.
+    /// Creates the turn of an attempt at a hub that may replace another one that does not answer.
+    /// `heard` is notified when the hub answers; then the client waits for three round trips, and
+    /// at least for `wait`, before it presents itself.
     #[must_use]
     pub fn of_standby(heard: mpsc::UnboundedSender<()>, wait: Duration) -> Self {
         Self {
@@ -93,12 +93,11 @@ impl Turn {
     }
 }
 
-/// Connects to the hub at `remote` through `endpoint`, presents the client when it is this
-/// attempt's turn, and waits for the hub's decision. Once another attempt was welcome, waits for
-/// ever.
+/// Connects to the hub at `remote` through `endpoint`, sends the hello when it is this attempt's
+/// turn, and waits for the hub's decision. After acceptance of another attempt, it waits forever.
 ///
 /// # Errors
-/// [`ConnectError`]; nothing stays behind.
+/// [`ConnectError`]; no state remains.
 pub async fn connect(
     endpoint: &Endpoint,
     config: quinn::ClientConfig,
@@ -120,7 +119,7 @@ pub async fn connect(
     Ok(established)
 }
 
-/// How long a hub takes to answer over a network, by a handshake that leads to nothing else.
+/// Measures a hub's response time over a network, by a handshake without a session.
 ///
 /// # Errors
 /// [`ConnectError`].
@@ -203,15 +202,18 @@ fn describe(error: &ConnectionError, remote: SocketAddr) -> ConnectError {
     }
 }
 
-/// TLS alert `access_denied` (49) as a QUIC error code (RFC 9001 section 4.8): what our own
-/// verifier answers to a key that is not the pinned one.
+/// TLS alert `access_denied` (49) as a QUIC error code (RFC 9001 section 4.8): the answer of
+/// Hawser's own verifier to a key that is not the pinned one.
 const ACCESS_DENIED: u64 = 0x100 + 49;
 
-/// A hub that is there answers within a few round trips; the slowest networks that are of any use
-/// have 2 s of them.
+/// Timeout of an attempt: a reachable hub answers within a few round trips, which take 2 s on the
+/// slowest useful networks. Source: our choice, four such round trips; a longer one delays the next
+/// attempt where packets are dropped.
 const TIMEOUT: Duration = Duration::from_secs(8);
-/// One round trip, or two where a packet is lost; other attempts wait meanwhile.
+/// Timeout of a hello: one round trip, or two after a loss; other attempts wait in the meantime.
+/// Source: our choice, two of these round trips of 2 s and 1 s for a busy hub.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// A handshake and a hello of the hub in use are two round trips, and the networks to it may be
-/// slower.
+/// Round trips for which a standby hub waits: a handshake and a hello with the hub in use take two,
+/// and its networks may be slower. Source: our choice; more delay a change to another hub, fewer
+/// change although the hub in use answers.
 const STAND_BY_ROUND_TRIPS: u32 = 3;

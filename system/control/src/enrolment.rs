@@ -1,9 +1,9 @@
-//! The hub's store of clients: who may come in, and with which inner addresses.
+//! Store of a hub's clients: enrolments and inner addresses.
 //!
-//! What is decided about them is here; where they are kept is behind [`Records`]: a directory of
-//! files ([`directory`]), or a database that several hubs share ([`database`]). Tokens are stored
-//! only as hashes. Others may change what is stored at any time; a change is decided by what is
-//! there when it is made.
+//! This module contains the decisions; [`Records`] is the storage: a directory of files
+//! ([`directory`]), or a database that several hubs share ([`database`]). Tokens are stored only as
+//! hashes. Other processes may change the storage at any time; a change is decided by the state at
+//! its execution.
 
 mod confirmation;
 mod database;
@@ -21,9 +21,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use hawser_config::Pool;
-use hawser_config::StoreConfig;
 use hawser_config::identity::{KeyHash, random, sha256};
-use hawser_config::invitation::{HubAddress, InvitedTo, MOST_OTHERS, Token, check_name};
+use hawser_config::invitation::{HubAddress, InvitedTo, MAX_OTHERS, Token, check_name};
+use hawser_config::{StoreConfig, WireGuardKey};
 use hawser_host::usage::DaySum;
 use hawser_units::Service;
 use hawser_wire::control::Refusal;
@@ -39,31 +39,33 @@ pub use self::fleet::OtherHub;
 pub use self::limits::{ClientLimits, LimitChange, Own, Standing};
 pub use self::subnets::Subnet;
 
-/// One client.
+/// Enrolled or invited client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its name.
+    /// Name of the client.
     pub name: String,
-    /// Its inner IPv4 address.
+    /// Inner IPv4 address.
     pub inner_v4: Ipv4Addr,
-    /// Its inner IPv6 address.
+    /// Inner IPv6 address.
     pub inner_v6: Option<Ipv6Addr>,
-    /// Its key, once enrolled.
+    /// Key, once enrolled.
     pub key: Option<KeyHash>,
-    /// The hub's ports that lead to it.
+    /// Key of a client that uses WireGuard, which has no other key.
+    pub wireguard: Option<WireGuardKey>,
+    /// The hub's ports that are forwarded to the client.
     pub ports: Vec<Service>,
-    /// What lies behind it and keeps its addresses.
+    /// Subnets behind the client whose machines keep their addresses.
     pub subnets: Vec<Subnet>,
-    /// What it may use.
+    /// Limits of the client.
     pub limits: ClientLimits,
     /// SHA-256 of the token, used or not.
     token: Option<[u8; 32]>,
-    /// When the invitation ends.
+    /// Expiry of the invitation.
     expires: SystemTime,
 }
 
 impl Client {
-    /// Its inner addresses.
+    /// Returns the inner addresses.
     #[must_use]
     pub fn inner(&self) -> Vec<IpAddr> {
         std::iter::once(self.inner_v4.into())
@@ -71,10 +73,17 @@ impl Client {
             .collect()
     }
 
+    /// Returns the key of either kind, once enrolled, which distinguishes the client from former
+    /// owners of its name and addresses.
+    #[must_use]
+    pub fn owner(&self) -> Option<KeyHash> {
+        self.key.or(self.wireguard.map(|key| KeyHash::of(&key.0)))
+    }
+
     /// `enrolled`, `invited` or `expired`.
     #[must_use]
     pub fn state(&self, now: SystemTime) -> &'static str {
-        match self.key {
+        match self.owner() {
             Some(_) => "enrolled",
             None if now < self.expires => "invited",
             None => "expired",
@@ -82,60 +91,66 @@ impl Client {
     }
 }
 
-/// All clients of a hub, as they were when they were read last.
+/// Clients of a hub, as of the last read.
 #[derive(Debug)]
 pub struct ClientStore {
     records: Box<dyn Records>,
     pool: Pool,
     known: Known,
-    /// How often what is known has changed.
+    /// Number of changes so far.
     generation: u64,
 }
 
 impl ClientStore {
-    /// Reads the clients in `directory`, which is made when missing.
+    /// Reads the clients in `directory`, and creates a missing directory.
     ///
     /// # Errors
-    /// The directory or a file in it cannot be read; the message names it.
+    /// If the directory or a file in it cannot be read; the message names it.
     pub fn open(directory: &Path, pool: Pool) -> anyhow::Result<Self> {
         let store = Self::open_damaged(directory, pool)?;
         store.refuse_damage()?;
         Ok(store)
     }
 
-    /// Fails where a record is damaged.
+    /// Fails if a record is damaged.
     ///
     /// # Errors
-    /// What is wrong with it ([`damage`](Self::damage)).
+    /// The damage of the record ([`damage`](Self::damage)).
     pub fn refuse_damage(&self) -> anyhow::Result<()> {
         self.known.refuse_damage()
     }
 
-    /// The same, but files may be damaged.
+    /// Opens the enrolments; files may be damaged.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// If the directory cannot be read.
     pub fn open_damaged(directory: &Path, pool: Pool) -> anyhow::Result<Self> {
         Self::read_from(Box::new(Directory::open(directory)?), pool)
     }
 
-    /// The clients in a database that several hubs share. Waits: not for tasks.
+    /// Opens the clients in a database that several hubs share. Blocks, so it must not be called
+    /// from a task.
     ///
     /// # Errors
-    /// It cannot be reached, or belongs to hubs with other pools.
+    /// If it cannot be reached, or belongs to hubs with other pools.
     pub fn in_database(config: &StoreConfig, pool: Pool) -> anyhow::Result<Self> {
         Self::read_from(Box::new(Database::open(config, pool)?), pool)
     }
 
-    /// Takes clients of another store over as they are, and says how many.
+    /// Copies the clients of another store. Returns their number.
     ///
     /// # Errors
-    /// One of them is here already under its name, address or key, or the storage refuses; nothing
-    /// changes then.
+    /// If one of them already exists by name, address or key, or writing fails; nothing is changed.
     pub fn take_over(&mut self, others: &Self) -> anyhow::Result<usize> {
         self.change(|known| {
             let mut edits = Vec::new();
             for client in others.iter() {
+                if client.wireguard.is_some() {
+                    bail!(
+                        "{} uses WireGuard, which is limited to one hub and cannot be in a database: revoke it first",
+                        client.name
+                    );
+                }
                 let clash = known.clients.values().find(|known| {
                     known.name == client.name
                         || known.inner_v4 == client.inner_v4
@@ -143,7 +158,7 @@ impl ClientStore {
                 });
                 if let Some(clash) = clash {
                     bail!(
-                        "{} ({}) is in the way of {} ({}): revoke one of them",
+                        "{} ({}) conflicts with {} ({}): revoke one of them",
                         clash.name,
                         clash.inner_v4,
                         client.name,
@@ -168,20 +183,19 @@ impl ClientStore {
         Ok(store)
     }
 
-    /// Reads everything again, unless nothing has changed. Cheap when nothing has.
+    /// Reads all files again if any has changed; otherwise this costs little.
     ///
-    /// A damaged record keeps its own client out and nobody else ([`damage`](Self::damage)).
+    /// A damaged record excludes only its own client ([`damage`](Self::damage)).
     ///
     /// # Errors
-    /// The storage cannot be read: what is in memory stays.
+    /// If the storage cannot be read; the state in memory remains.
     pub fn reload(&mut self) -> anyhow::Result<()> {
         let has_changed = self.records.read(&mut self.known)?;
         self.generation += u64::from(has_changed);
         Ok(())
     }
 
-    /// Carries out what `decide` says of the clients as they are now, while nobody else changes
-    /// anything.
+    /// Executes the decision of `decide` about the present clients, exclusively of other processes.
     fn change<T>(
         &mut self,
         mut decide: impl FnMut(&Known) -> anyhow::Result<(Vec<Edit>, T)>,
@@ -192,48 +206,48 @@ impl ClientStore {
             outcome = Some(value);
             Ok(edits)
         });
-        // It may have failed half-way.
+        // The change may be incomplete.
         self.generation += u64::from(*changed.as_ref().unwrap_or(&true));
         changed?;
         Ok(outcome.expect("decided"))
     }
 
-    /// A number that is another whenever what is known of clients may be another.
+    /// Returns a number that changes whenever the known clients may have changed.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Number of the change that what is known is of, among those of a database; zero of files.
+    /// Returns the number of the database change that the known state includes; zero for files.
     #[must_use]
     pub fn change_number(&self) -> i64 {
         self.records.change_number()
     }
 
-    /// What is wrong with a record, in words with the remedy.
+    /// Returns the error in a damaged record, with the remedy.
     #[must_use]
     pub fn damage(&self) -> Option<&str> {
         self.known.damage.as_deref()
     }
 
-    /// All clients, by name.
+    /// Returns all clients, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Client> {
         self.known.clients.values()
     }
 
-    /// The client of that name.
+    /// Returns the client with that name.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Client> {
         self.known.clients.get(name)
     }
 
-    /// The enrolled client with that key.
+    /// Returns the enrolled client with that key.
     #[must_use]
     pub fn by_key(&self, key: KeyHash) -> Option<&Client> {
         self.known.by_key(key)
     }
 
-    /// Invites `name`, or invites it again while nobody has used its invitation.
+    /// Invites `name`, or invites it again while its invitation is unused.
     ///
     /// # Errors
     /// The name is unfit or enrolled, the pool is used up, or the storage refuses; nothing changes
@@ -244,38 +258,41 @@ impl ClientStore {
         let token = Token(random());
         let hash = sha256(&token.0);
         self.change(|known| {
-            // Nobody knows which addresses its client has.
+            // The addresses of the damaged record's client are unknown.
             known.refuse_damage()?;
-            let before = known.clients.get(name);
-            if before.is_some_and(|client| client.key.is_some()) {
-                bail!("{name} is already enrolled: choose another name, or `hawser hub revoke {name}` first");
-            }
-            let (inner_v4, inner_v6) = match before {
-                Some(client) => (client.inner_v4, client.inner_v6),
-                None => known.free_addresses(pool)?,
-            };
-            let limits = before.map(|client| client.limits).unwrap_or_default();
             let client = Client {
-                name: name.to_owned(),
-                inner_v4,
-                inner_v6,
-                key: None,
-                ports: Vec::new(),
-                subnets: Vec::new(),
-                limits,
                 token: Some(hash),
                 expires: now + lifetime,
+                ..known.newcomer(name, pool)?
             };
             Ok((vec![Edit::Put(Box::new(client))], ()))
         })?;
         Ok(token)
     }
 
-    /// Lets the key in for the token: once, within the invitation's time. The same key may repeat
-    /// it, in case it never heard the answer.
+    /// Enrols `name` with a WireGuard key immediately; an unused invitation with that name expires.
     ///
     /// # Errors
-    /// The refusal to send; [`Refusal::Busy`] when the storage refuses, and then nothing changes.
+    /// The name is unfit or enrolled, the pool is used up, or the storage refuses; nothing changes
+    /// then.
+    pub fn enrol_wireguard(&mut self, name: &str, key: WireGuardKey) -> anyhow::Result<Client> {
+        check_name(name)?;
+        let pool = self.pool;
+        self.change(|known| {
+            known.refuse_damage()?;
+            let client = Client {
+                wireguard: Some(key),
+                ..known.newcomer(name, pool)?
+            };
+            Ok((vec![Edit::Put(Box::new(client.clone()))], client))
+        })
+    }
+
+    /// Enrols a key by its token: once, within the invitation's time. The same key may repeat it,
+    /// in case the answer was lost.
+    ///
+    /// # Errors
+    /// The rejection for the client; [`Refusal::Busy`] if writing fails, with no change.
     pub fn enrol(&mut self, token: &[u8; 16], key: KeyHash, now: SystemTime) -> Result<Client, Refusal> {
         let token = sha256(token);
         let outcome = self.change(|known| {
@@ -289,8 +306,8 @@ impl ClientStore {
                 None if now >= invited.expires => return Ok((Vec::new(), Err(Refusal::ExpiredToken))),
                 None => {}
             }
-            // A machine has one enrolment at a hub: the new one replaces the old, whose addresses
-            // become free.
+            // A machine has one enrolment at a hub: the new one replaces the old one, whose
+            // addresses become free.
             let old = known.by_key(key).map(|old| Edit::Remove(old.name.clone()));
             let client = Client {
                 key: Some(key),
@@ -305,18 +322,18 @@ impl ClientStore {
         })
     }
 
-    /// Enrols the key of a client that is known by name and not by key: its name is made from the
-    /// key, and somebody has compared it. Does nothing for a name that nobody knows.
+    /// Enrols the key of a client whose name is derived from the key, after a user has compared the
+    /// name. Does nothing for an unknown name.
     ///
     /// # Errors
-    /// The storage refuses, and then nothing changes.
+    /// If writing fails; nothing is changed.
     pub fn meet(&mut self, name: &str, key: KeyHash) -> anyhow::Result<()> {
         self.reload()?;
-        if self.by_name(name).is_none_or(|client| client.key.is_some()) {
+        if self.by_name(name).is_none_or(|client| client.owner().is_some()) {
             return Ok(());
         }
         self.change(|known| {
-            let expected = known.clients.get(name).filter(|client| client.key.is_none());
+            let expected = known.clients.get(name).filter(|client| client.owner().is_none());
             let met = expected.map(|client| {
                 Edit::Put(Box::new(Client {
                     key: Some(key),
@@ -327,9 +344,8 @@ impl ClientStore {
         })
     }
 
-    /// Forgets a client or its invitation; its addresses become free after a day, or when there are
-    /// no others. What is wrong with other
-    /// records does not keep it from that.
+    /// Revokes a client or its invitation. Its addresses are assigned again after a day, or earlier
+    /// if there are no others. Damage of other records does not prevent this.
     ///
     /// # Errors
     /// There is no such client, or the storage refuses.
@@ -338,19 +354,17 @@ impl ClientStore {
         self.change(|_| Ok((vec![Edit::Remove(name.to_owned())], ())))
     }
 
-    /// Leads a port of the hub to a client, or to nobody again.
+    /// Forwards a port of the hub to a client, or ends that.
     ///
     /// # Errors
-    /// There is no such client, another has the port, or the storage refuses; nothing changes then.
+    /// If there is no such client, another one has the port, or writing fails; nothing is changed.
     pub fn set_port(&mut self, name: &str, port: Service, is_on: bool) -> anyhow::Result<()> {
         check_name(name)?;
         self.change(|known| {
             let other = known.clients.values().find(|client| client.ports.contains(&port));
             if let Some(other) = other.filter(|other| is_on && other.name != name) {
                 let other = &other.name;
-                bail!(
-                    "{port} leads to {other}: `hawser hub forward {other} {port} --off` takes it away first"
-                );
+                bail!("{port} is forwarded to {other}: run `hawser hub forward {other} {port} --off` first");
             }
             let mut client = known.clients.get(name).cloned().ok_or_else(|| unknown(name))?;
             client.ports.retain(|one| *one != port);
@@ -361,10 +375,10 @@ impl ClientStore {
         })
     }
 
-    /// Changes what a client may use.
+    /// Changes the limits of a client.
     ///
     /// # Errors
-    /// There is no such client, or the storage refuses; nothing changes then.
+    /// If there is no such client, or writing fails; nothing is changed.
     pub fn set_limits(&mut self, name: &str, change: LimitChange) -> anyhow::Result<ClientLimits> {
         check_name(name)?;
         self.change(|known| {
@@ -375,7 +389,7 @@ impl ClientStore {
         })
     }
 
-    /// The hub's ports that lead to clients, each with where.
+    /// Returns the hub's forwarded ports, each with its client's address.
     #[must_use]
     pub fn ports(&self) -> Vec<(Service, IpAddr)> {
         let of = |client: &Client| -> Vec<_> {
@@ -400,6 +414,31 @@ impl Known {
         self.clients.values().find(|client| client.key == Some(key))
     }
 
+    /// Returns a new client with that name and without a key, with the addresses and limits of an
+    /// unused invitation, or with free addresses.
+    fn newcomer(&self, name: &str, pool: Pool) -> anyhow::Result<Client> {
+        let before = self.clients.get(name);
+        if before.is_some_and(|client| client.owner().is_some()) {
+            bail!("{name} is already enrolled: choose another name, or `hawser hub revoke {name}` first");
+        }
+        let (inner_v4, inner_v6) = match before {
+            Some(client) => (client.inner_v4, client.inner_v6),
+            None => self.free_addresses(pool)?,
+        };
+        Ok(Client {
+            name: name.to_owned(),
+            inner_v4,
+            inner_v6,
+            key: None,
+            wireguard: None,
+            ports: Vec::new(),
+            subnets: Vec::new(),
+            limits: before.map(|client| client.limits).unwrap_or_default(),
+            token: None,
+            expires: SystemTime::UNIX_EPOCH,
+        })
+    }
+
     fn free_addresses(&self, pool: Pool) -> anyhow::Result<(Ipv4Addr, Option<Ipv6Addr>)> {
         let mut taken = BTreeSet::new();
         taken.extend(self.clients.values().map(|client| client.inner_v4));
@@ -412,7 +451,7 @@ impl Known {
             let hosts = pool.numbers().map(|number| pool.host(number));
             hosts.filter(|(v4, _)| !taken.contains(v4))
         };
-        // Of a pool that is used up, the address that was freed first.
+        // If the pool is exhausted, the address that was freed first is reused.
         free()
             .find(|(v4, _)| !is_fresh(v4))
             .or_else(|| free().min_by_key(|(v4, _)| self.freed.get(v4)))
@@ -425,18 +464,18 @@ impl Known {
     }
 }
 
-/// A store that several parts of a process ask.
+/// Store that several parts of a process share.
 #[derive(Clone, Debug)]
 pub struct SharedStore {
-    /// What is known; it never waits for a database.
+    /// Known state, which never waits for a database.
     view: Arc<Mutex<ClientStore>>,
-    /// What changes it: the same where that takes no longer than a file.
+    /// Store that executes changes: the same one if a change is as fast as a file.
     writer: Arc<Mutex<ClientStore>>,
     fleet: Option<Fleet>,
 }
 
 impl SharedStore {
-    /// Shares a store that is not on another machine.
+    /// Shares a store on this machine.
     #[must_use]
     pub fn new(store: ClientStore) -> Self {
         let store = Arc::new(Mutex::new(store));
@@ -447,10 +486,11 @@ impl SharedStore {
         }
     }
 
-    /// The store of a fleet, for a hub that runs; it is followed from now on. Waits: not for tasks.
+    /// Opens the store of a fleet for a running hub, and starts to follow it. Blocks, so it must
+    /// not be called from a task.
     ///
     /// # Errors
-    /// The database cannot be reached, or belongs to hubs with other pools.
+    /// If the database cannot be reached, or belongs to hubs with other pools.
     pub fn of_fleet(
         config: &StoreConfig,
         pool: Pool,
@@ -478,69 +518,68 @@ impl SharedStore {
         })
     }
 
-    /// Clients reach this hub elsewhere from now on.
+    /// Changes the endpoints of this hub.
     pub fn set_endpoints(&self, endpoints: &[HubAddress]) {
         if let Some(fleet) = &self.fleet {
             fleet.set_endpoints(texts(endpoints));
         }
     }
 
-    /// Brings what a ledger has counted to the database, where there is one: the sums of whole
-    /// days, by client.
+    /// Writes the sums of a ledger to the database, if there is one: whole days, by client.
     pub fn keep(&self, ledger: &str, sums: impl IntoIterator<Item = DaySum>) {
         if let Some(fleet) = &self.fleet {
             fleet.keep(ledger, sums);
         }
     }
 
-    /// Follows from now on what the other hubs of a fleet have carried in a month (`2026-11`), and
-    /// says what that was by client when it was read last; nothing where there is no fleet.
+    /// Starts to follow the traffic of the fleet's other hubs in a month (`2026-11`), and returns
+    /// the last known values by client; empty without a fleet.
     #[must_use]
     pub fn used_elsewhere(&self, month: &str) -> BTreeMap<String, u64> {
         let fleet = self.fleet.as_ref();
         fleet.map(|fleet| fleet.used_elsewhere(month)).unwrap_or_default()
     }
 
-    /// The other hubs of the fleet.
+    /// Returns the other hubs of the fleet.
     #[must_use]
     pub fn other_hubs(&self) -> Vec<OtherHub> {
         self.fleet.as_ref().map(Fleet::others).unwrap_or_default()
     }
 
-    /// A number that is another whenever the other hubs are others.
+    /// Returns a number that changes whenever the other hubs change.
     #[must_use]
     pub fn fleet_generation(&self) -> u64 {
         self.fleet.as_ref().map_or(0, Fleet::generation)
     }
 
-    /// Returns whether the database of a fleet has been silent for longer than its `stale` permits:
-    /// clients that were revoked at another hub could be among those that are known.
+    /// Returns whether the database of a fleet has not answered for longer than `stale` permits:
+    /// the known clients may include some that were revoked at another hub.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.fleet.as_ref().is_some_and(Fleet::is_expired)
     }
 
-    /// Describes for an operator that the database of a fleet does not answer.
+    /// Returns a text for the operator while the database of a fleet does not answer.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.fleet.as_ref().and_then(Fleet::notice)
     }
 
-    /// Confirms to the other hubs of a fleet that the sessions of this one were held against the
-    /// clients as that [change](ClientStore::change_number) left them.
+    /// Confirms to the other hubs of a fleet that this hub has checked its sessions against the
+    /// clients as of that [change](ClientStore::change_number).
     pub fn confirm(&self, change: i64) {
         if let Some(fleet) = &self.fleet {
             fleet.confirm(change);
         }
     }
 
-    /// For status; none where the clients are files of this machine.
+    /// Returns the entry of status; `None` if the clients are files of this machine.
     #[must_use]
     pub fn fleet_status(&self) -> Option<Value> {
         self.fleet.as_ref().map(Fleet::status)
     }
 
-    /// The store as it is in memory.
+    /// Returns the store as it is in memory.
     ///
     /// # Panics
     /// Never: no holder panics.
@@ -548,7 +587,8 @@ impl SharedStore {
         self.view.lock().expect("no holder panics")
     }
 
-    /// The store as it is now, whoever has changed it; of a fleet, as it was read last.
+    /// Returns the present store, including changes of other processes; for a fleet, the state of
+    /// the last read.
     ///
     /// # Errors
     /// As [`ClientStore::reload`].
@@ -558,7 +598,7 @@ impl SharedStore {
         Ok(store)
     }
 
-    /// Changes something, on a thread that may wait where that takes long.
+    /// Executes a change, on a blocking thread if it may take long.
     async fn change<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut ClientStore) -> T + Send + 'static,
@@ -571,13 +611,12 @@ impl SharedStore {
         tokio::task::spawn_blocking(work).await.expect("no work panics")
     }
 
-    /// Who the key belongs to, by what is enrolled now; with a token, the invitation is used first.
-    /// A stale token of one that is enrolled harms nothing. `is_resuming` says that the key has a
-    /// session here: while a database does not answer, that one goes on for as long as `stale`
-    /// says.
+    /// Returns the owner of the key, by the present enrolments; with a token, the invitation is
+    /// used first. A used token of an enrolled client is ignored. `is_resuming` is set if the key
+    /// has a session here, which continues for up to `stale` while a database does not answer.
     ///
     /// # Errors
-    /// The refusal to send; [`Refusal::Busy`] when the storage cannot say.
+    /// The rejection for the client; [`Refusal::Busy`] if the storage does not answer.
     pub async fn authorise(
         &self,
         token: Option<[u8; 16]>,
@@ -597,13 +636,13 @@ impl SharedStore {
             }
         }
         let store = self.refreshed().map_err(|error| {
-            tracing::error!(error = format!("{error:#}"), "cannot read who may come in");
+            tracing::error!(error = format!("{error:#}"), "cannot read the enrolled hosts");
             Refusal::Busy
         })?;
         store.by_key(key).cloned().ok_or(refusal)
     }
 
-    /// Forgets a client, as [`ClientStore::revoke`] does.
+    /// Revokes a client, as [`ClientStore::revoke`] does.
     ///
     /// # Errors
     /// There is no such client, or the storage refuses.
@@ -612,15 +651,15 @@ impl SharedStore {
         self.change(move |store| store.revoke(&name)).await
     }
 
-    /// Whether the client is enrolled with that key now; as far as is known, where the storage
-    /// cannot say, and not at all once what is known has [expired](Self::is_expired).
+    /// Returns whether the client is enrolled with that key now; as far as is known if the storage
+    /// does not answer, and never once the known state has [expired](Self::is_expired).
     ///
-    /// Cost: two system calls at most while the store is as it was.
+    /// Cost: at most two system calls while the store is unchanged.
     #[must_use]
     pub fn has(&self, name: &str, key: KeyHash) -> bool {
         let mut store = self.lock();
         if let Err(error) = store.reload() {
-            tracing::warn!(error = format!("{error:#}"), "cannot read who may come in");
+            tracing::warn!(error = format!("{error:#}"), "cannot read the enrolled hosts");
         }
         let is_enrolled = store.by_name(name).is_some_and(|client| client.key == Some(key));
         is_enrolled && !self.is_expired()
@@ -631,7 +670,7 @@ fn texts(endpoints: &[HubAddress]) -> Vec<String> {
     endpoints.iter().map(ToString::to_string).collect()
 }
 
-/// The pools that the hubs of a database have, as `NET/LENGTH NET/LENGTH`; none when it is new.
+/// Returns the pools of a database's hubs, as `NET/LENGTH NET/LENGTH`; `None` if it is new.
 ///
 /// # Errors
 /// The database cannot be reached, or belongs to a newer program.
@@ -639,41 +678,41 @@ pub fn pool_of_fleet(config: &StoreConfig) -> anyhow::Result<Option<String>> {
     Database::pool_of(config)
 }
 
-/// What a client's packets of a month were, all in all.
+/// Usage of a client in a month.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct MonthSum {
-    /// Its name.
+    /// Name of the client.
     pub client: String,
-    /// The month: `2026-11`.
+    /// Month, as `2026-11`.
     pub month: String,
-    /// Towards the client. Unit: bytes of UDP payload.
+    /// Traffic to the client. Units: bytes of UDP payload.
     pub down_bytes: u64,
-    /// From the client. Unit: bytes of UDP payload.
+    /// Traffic from the client. Units: bytes of UDP payload.
     pub up_bytes: u64,
 }
 
-/// Other hubs of a database where a client that is invited at `own` may come in as well: those that
-/// were heard of last.
+/// Returns other hubs of a database at which a client of `own` may also enrol, the most recently
+/// seen first.
 ///
 /// # Errors
 /// The database cannot be reached, or belongs to a newer program.
 pub fn hubs_of_fleet(config: &StoreConfig, own: KeyHash) -> anyhow::Result<Vec<InvitedTo>> {
-    let mut others = Database::new(config)?.beside(own)?;
-    others.truncate(MOST_OTHERS);
+    let mut others = Database::new(config)?.other_hubs(own)?;
+    others.truncate(MAX_OTHERS);
     Ok(others)
 }
 
-/// What all hubs of a database have carried.
+/// Returns the usage of all hubs of a database.
 ///
 /// # Errors
-/// The database cannot be reached, or belongs to other hubs.
+/// If the database cannot be reached, or belongs to other hubs.
 pub fn usage_of_fleet(config: &StoreConfig, pool: Pool) -> anyhow::Result<Vec<MonthSum>> {
     Database::open(config, pool)?.usage()
 }
 
-/// How often the store is looked at: four times within the second in which a revocation takes
-/// effect.
-pub const LOOK: Duration = Duration::from_millis(250);
+/// Poll interval of the store. Source: a quarter of the second in which a revocation takes effect;
+/// docs/notebook/soak.md has the times that were measured.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests;

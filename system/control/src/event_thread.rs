@@ -1,4 +1,4 @@
-//! A thread with an event loop of its own.
+//! Thread with its own event loop.
 
 use std::future::Future;
 use std::io;
@@ -7,8 +7,8 @@ use std::pin::Pin;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// Runs tasks until it is dropped, which ends them and does not wait: it may be dropped on another
-/// event loop.
+/// Thread that runs tasks until it is dropped. Dropping ends the tasks without waiting, so it may
+/// be dropped on another event loop.
 #[derive(Debug)]
 pub struct EventThread {
     handle: Handle,
@@ -20,7 +20,7 @@ impl EventThread {
     /// Starts the thread.
     ///
     /// # Errors
-    /// No thread or descriptor is left.
+    /// If no thread or descriptor is available.
     pub fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -35,25 +35,26 @@ impl EventThread {
         })
     }
 
-    /// Calls `make`, which makes something of this thread's event loop.
+    /// Calls `make` in the context of this thread's event loop.
     pub fn enter<T>(&self, make: impl FnOnce() -> T) -> T {
         let _guard = self.handle.enter();
         make()
     }
 
-    /// Runs a task on the thread, until what is returned is dropped.
+    /// Runs a task on the thread until the returned handle is dropped.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Task {
         let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
         Task(self.handle.spawn(task))
     }
 
-    /// Waits here for what the thread's event loop brings. Not to be called from an event loop.
+    /// Waits for the result of work in the thread's event loop. Must not be called from an event
+    /// loop.
     pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.handle.block_on(work)
     }
 }
 
-/// A task that ends with this.
+/// Task that ends when dropped.
 #[derive(Debug)]
 pub struct Task(pub tokio::task::JoinHandle<()>);
 

@@ -1,16 +1,19 @@
-//! What a hub hands to its successor at a planned restart, so that every flow goes on.
+//! State that a hub passes to its successor at a planned restart, so that every flow continues.
 //!
-//! Three things stay open with the service manager while the one process ends and the next starts:
-//! the inner interface, the UDP socket, which queues what arrives meanwhile, and a file in memory
-//! with the sessions. Of the first two each pair of the data plane's threads has its own: a queue
-//! of the interface, and a socket. The successor goes on under the same keys, with higher packet
-//! numbers; clients notice the restart by their control connections alone, which they make anew.
-//! What does not fit (another interface, port, version or count of pairs) is dropped, and clients
-//! begin new sessions.
+//! The service manager keeps three descriptors open between the end of one process and the start of
+//! the next: the inner interface, the UDP socket, which queues arriving packets, and a memory file
+//! with the sessions. Each thread pair of the data plane has its own queue of the interface and its
+//! own socket. The successor continues with the same keys and higher packet numbers; clients notice
+//! the restart only by their control connections, which they reopen. State that does not fit
+//! (another interface, port, version or number of pairs) is dropped, and clients begin new
+//! sessions.
 //!
-//! The interface and the socket are given to the manager at start. So they outlive a crash, too;
-//! the sessions do not. Without a service manager the sessions alone go to the successor, in a file
-//! ([`file`]).
+//! Each stream has a socket and bytes, which wait in the queue of a Unix socket that the manager
+//! keeps ([`streams`]).
+//!
+//! The manager receives the interface and the socket at the start, so they also survive a crash;
+//! the sessions do not. Without a service manager only the sessions are passed to the successor, in
+//! a file ([`file`]).
 //!
 //! ```text
 //!   running -- asked to hand over --> threads end --> sessions written --> manager has all --> process ends
@@ -18,7 +21,9 @@
 //!      +------------ sessions restored <-- interface and socket taken <-- next process starts <---+
 //! ```
 
+mod client;
 mod file;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -34,40 +39,49 @@ use hawser_proto::checkpoint::HubPaths;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-/// Changes with every change of what is written.
+pub use client::{ClientCheckpoint, InheritedClient, hand_over_client};
+pub use streams::{HOLD, hold};
+
+/// Version of the format, which changes with every change of the contents. Source: the first
+/// version.
 const VERSION: u32 = 1;
-/// A session takes some kilobytes: room for ten thousand with a thousand flows each.
+/// Maximum length of a checkpoint. Source: ten thousand sessions with a thousand flows each, and
+/// 107 bytes for each flow. Units: bytes.
 const MAX_LEN: u64 = 1 << 30;
 
 const INTERFACE: &str = "interface";
 const SOCKET: &str = "socket";
 const SESSIONS: &str = "sessions";
+const STREAMS: &str = "streams";
+/// Name of the other end of the socket with the streams.
+const STREAMS_END: &str = "streams-end";
 
-/// All sessions of a hub.
+/// Checkpoint of all sessions of a hub.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Checkpoint {
     version: u32,
-    /// Each client's.
+    /// Sessions, one for each client.
     pub sessions: Vec<HubSessionCheckpoint>,
 }
 
-/// One session.
+/// Session of a hub.
 #[derive(Serialize, Deserialize)]
 pub struct HubSessionCheckpoint {
-    /// What the control side knows.
+    /// State of the control side.
     pub control: ControlCheckpoint,
-    /// What the data plane knows.
+    /// State of the data plane.
     pub plane: SessionCheckpoint,
 }
 
-/// The control side's part of a session.
+/// State of a session in the control side.
 #[derive(Serialize, Deserialize)]
 pub struct ControlCheckpoint {
     /// The client's name.
     pub client: String,
-    /// The client's key, as text: whoever has the name by then must have the key, too.
+    /// Key of the client, as text: the client with this name must have the same key after the
+    /// restart.
     pub key: String,
-    /// The client's inner addresses, which packets of the session have.
+    /// Inner addresses of the client, which packets of the session have.
     pub inner: Vec<IpAddr>,
     /// The epoch of the newest keys.
     pub epoch: u8,
@@ -75,29 +89,31 @@ pub struct ControlCheckpoint {
     pub paths: HubPaths,
 }
 
-/// What the process before has left.
+/// State that the previous process has left.
 #[derive(Default)]
 pub struct Inherited {
-    /// The inner interface: a queue for each pair of threads, or none.
+    /// Queues of the inner interface: one for each thread pair, or none.
     pub queues: Vec<Tun>,
-    /// The sockets, in which datagrams wait: one for each pair of threads, or none.
+    /// Sockets with waiting datagrams: one for each thread pair, or none.
     pub sockets: Vec<UdpSocket>,
-    /// The sessions; none after a crash.
+    /// Sessions; none after a crash.
     pub sessions: Vec<HubSessionCheckpoint>,
 }
 
 impl Inherited {
-    /// Takes what the service manager has kept, as far as it fits an interface, an address and a
-    /// count of pairs of threads; without a manager, what the run directory has.
+    /// Takes the state from the service manager, as far as it matches an interface, an address and
+    /// a number of thread pairs; without a manager, from the run directory.
     pub fn take((interface, mtu): (&str, u16), listen: SocketAddr, pairs: u32, run_dir: &Path) -> Self {
-        // Also what is of no use is removed.
+        // Unusable files are also removed.
         let from_file = file::Moment::now().and_then(|now| file::take(run_dir, &now));
         if !service::is_managed() {
-            let sessions = from_file.unwrap_or_else(|error| {
+            let mut sessions = from_file.unwrap_or_else(|error| {
                 let error = format!("{error:#}");
-                tracing::info!(error, "no sessions are taken over from the process before");
+                tracing::info!(error, "no sessions are taken over from the previous process");
                 Vec::new()
             });
+            let planes = sessions.iter_mut().map(|session| &mut session.plane);
+            streams::restore(planes.collect(), streams::fetch(run_dir));
             return Self {
                 sessions,
                 ..Self::default()
@@ -110,11 +126,11 @@ impl Inherited {
         let mut inherited = Self::default();
         let (mut queues, mut sockets) = (BTreeMap::new(), BTreeMap::new());
         let mut names = Vec::new();
-        let kept = service::take_kept().unwrap_or_else(|error| {
-            tracing::warn!(%error, "nothing is taken over from the process before");
+        let kept = service::take_inherited().unwrap_or_else(|error| {
+            tracing::warn!(%error, "nothing is taken over from the previous process");
             Vec::new()
         });
-        let mut sessions = None;
+        let (mut sessions, mut streams) = (None, None);
         for kept in kept {
             let (what, pair) = parsed(&kept.name);
             let taken = match what {
@@ -125,17 +141,26 @@ impl Inherited {
                     adopt_socket(kept.descriptor, listen).map(|socket| drop(sockets.insert(pair, socket)))
                 }
                 SESSIONS => read(kept.descriptor).map(|read| sessions = Some(read)),
+                STREAMS => {
+                    streams = Some(kept.descriptor);
+                    Ok(())
+                }
                 _ => Ok(()),
             };
             if let Err(error) = taken {
                 let error = format!("{error:#}");
-                tracing::info!(what = kept.name, error, "not taken over from the process before");
+                tracing::info!(
+                    what = kept.name,
+                    error,
+                    "not taken over from the previous process"
+                );
             }
             names.push(kept.name);
         }
         inherited.queues = complete(queues, pairs);
         inherited.sockets = complete(sockets, pairs);
-        // What is of no use must be gone before there is another of its name or port.
+        // Unusable descriptors must be closed before new ones with the same name or port are
+        // created.
         let is_used = |name: &&String| match parsed(name).0 {
             INTERFACE => !inherited.queues.is_empty(),
             SOCKET => !inherited.sockets.is_empty(),
@@ -145,19 +170,26 @@ impl Inherited {
         if !useless.is_empty() {
             let forgotten = useless.into_iter().try_for_each(|name| service::forget(name));
             if let Err(error) = forgotten.and_then(|()| service::settle()) {
-                tracing::warn!(%error, "the service manager keeps what is of no use");
+                tracing::warn!(%error, "cannot remove an unused descriptor from the service manager");
             }
         }
-        // A checkpoint is good for one successor: used twice, packet numbers would be, too.
+        // A checkpoint is valid for one successor, because a second use would repeat packet
+        // numbers. Streams that remain at the manager would never be closed.
+        let mut names = [STREAMS, STREAMS_END, SESSIONS].into_iter();
+        let is_forgotten = names.try_for_each(service::forget);
         let is_gone = match &sessions {
-            Some(_) => service::forget(SESSIONS).and_then(|()| service::settle()),
-            None => service::forget(SESSIONS),
+            Some(_) => is_forgotten.and_then(|()| service::settle()),
+            None => is_forgotten,
         };
         match (
             is_gone,
             !inherited.queues.is_empty() && !inherited.sockets.is_empty(),
         ) {
-            (Ok(()), true) => inherited.sessions = sessions.map(|read| read.sessions).unwrap_or_default(),
+            (Ok(()), true) => {
+                inherited.sessions = sessions.map(|read| read.sessions).unwrap_or_default();
+                let planes = inherited.sessions.iter_mut().map(|session| &mut session.plane);
+                streams::restore(planes.collect(), streams);
+            }
             (Err(error), _) => tracing::warn!(%error, "sessions are not taken over"),
             (Ok(()), false) => {}
         }
@@ -165,7 +197,7 @@ impl Inherited {
     }
 }
 
-/// What belongs to each of so many pairs, in their order; nothing where one is missing or too many.
+/// Returns the items of all pairs in their order; empty if one is missing or there are too many.
 fn complete<T>(found: BTreeMap<u32, T>, pairs: u32) -> Vec<T> {
     if !found.keys().copied().eq(0..pairs) {
         return Vec::new();
@@ -173,7 +205,7 @@ fn complete<T>(found: BTreeMap<u32, T>, pairs: u32) -> Vec<T> {
     found.into_values().collect()
 }
 
-/// The name of what belongs to a pair. That of the first is as older versions have it.
+/// Returns the name of a pair's descriptor. The first pair has the name of older versions.
 fn named(what: &str, pair: usize) -> String {
     match pair {
         0 => what.to_owned(),
@@ -187,15 +219,16 @@ fn parsed(name: &str) -> (&str, u32) {
     numbered.unwrap_or((name, 0))
 }
 
-/// For how many pairs of threads the process before has left sockets; `None` when there was none.
+/// Returns the number of thread pairs for which the previous process has left sockets; `None`
+/// without a previous process.
 #[must_use]
-pub fn kept_pairs() -> Option<u32> {
-    let names = service::kept_names();
+pub fn inherited_pairs() -> Option<u32> {
+    let names = service::inherited_names();
     let sockets = names.iter().filter(|name| parsed(name).0 == SOCKET);
     u32::try_from(sockets.count()).ok().filter(|count| *count > 0)
 }
 
-/// Gives the interface and the sockets to the service manager, if there is one.
+/// Passes the interface and the sockets to the service manager, if there is one.
 pub fn keep_open(queues: &[Tun], sockets: &[Arc<UdpSocket>]) {
     if !service::is_managed() {
         return;
@@ -205,32 +238,41 @@ pub fn keep_open(queues: &[Tun], sockets: &[Arc<UdpSocket>]) {
     for (pair, (what, descriptor)) in queues.chain(sockets) {
         let name = named(what, pair);
         if let Err(error) = service::keep(&name, descriptor) {
-            tracing::warn!(%error, name, "a restart will not keep connections");
+            tracing::warn!(%error, name, "a restart will end connections");
         }
     }
 }
 
-/// Writes the sessions for the successor. When this has returned, the process may end.
+/// Writes the sessions for the successor. After the return the process may end.
 ///
 /// # Errors
-/// There is no service manager, or it does not take them: nothing was handed over.
-pub fn hand_over(sessions: Vec<HubSessionCheckpoint>) -> anyhow::Result<()> {
+/// If there is no service manager, or it does not accept them; nothing was handed over.
+pub fn hand_over(mut sessions: Vec<HubSessionCheckpoint>) -> anyhow::Result<()> {
+    let parcel = streams::pack(sessions.iter_mut().map(|session| &mut session.plane));
     let checkpoint = Checkpoint {
         version: VERSION,
         sessions,
     };
-    let text = serde_json::to_vec(&checkpoint).map(Zeroizing::new)?;
-    let file = service::memory_file(c"hawser sessions", &text).context("no memory for the sessions")?;
-    service::keep(SESSIONS, file.as_fd()).context("the service manager does not take the sessions")?;
-    service::settle().context("the service manager does not take the sessions")
+    let file = write_text(c"hawser sessions", &checkpoint)?;
+    service::keep(SESSIONS, file.as_fd()).context("the service manager does not accept the sessions")?;
+    if let Some((parcel, end)) = &parcel {
+        let kept =
+            service::keep(STREAMS, parcel.as_fd()).and_then(|()| service::keep(STREAMS_END, end.as_fd()));
+        kept.context("the service manager does not accept the streams")?;
+    }
+    service::settle().context("the service manager does not accept the sessions")
 }
 
-/// Writes the sessions into the run directory, for a successor that no service manager starts. When
-/// this has returned, the process may end.
+/// Writes the sessions to the run directory, for a successor that no service manager starts. After
+/// the return the process may end.
 ///
 /// # Errors
 /// The disk refuses: nothing was handed over.
-pub fn leave(run_dir: &Path, sessions: Vec<HubSessionCheckpoint>) -> anyhow::Result<()> {
+pub fn leave(run_dir: &Path, mut sessions: Vec<HubSessionCheckpoint>) -> anyhow::Result<()> {
+    let parcel = streams::pack(sessions.iter_mut().map(|session| &mut session.plane));
+    if let Some(Err(error)) = parcel.map(|parcel| streams::leave(run_dir, parcel)) {
+        tracing::warn!(%error, "streams are not handed over");
+    }
     file::write(run_dir, file::Moment::now()?, sessions)
 }
 
@@ -243,6 +285,17 @@ fn adopt_socket(descriptor: OwnedFd, wanted: SocketAddr) -> anyhow::Result<UdpSo
     Ok(socket)
 }
 
+/// Writes a checkpoint into memory.
+fn write_text(name: &std::ffi::CStr, checkpoint: &impl Serialize) -> anyhow::Result<std::fs::File> {
+    let text = serde_json::to_vec(checkpoint).map(Zeroizing::new)?;
+    service::memory_file(name, &text).context("no memory for the sessions")
+}
+
+fn read_text<T: for<'de> Deserialize<'de>>(descriptor: OwnedFd) -> anyhow::Result<T> {
+    let text = service::read_memory_file(descriptor, MAX_LEN).map(Zeroizing::new)?;
+    serde_json::from_slice(&text).context("damaged")
+}
+
 fn read(descriptor: OwnedFd) -> anyhow::Result<Checkpoint> {
     let text = service::read_memory_file(descriptor, MAX_LEN).map(Zeroizing::new)?;
     #[derive(Deserialize)]
@@ -251,7 +304,7 @@ fn read(descriptor: OwnedFd) -> anyhow::Result<Checkpoint> {
     }
     let Versioned { version } = serde_json::from_slice(&text).context("damaged")?;
     if version != VERSION {
-        bail!("it is of version {version}, this is version {VERSION}");
+        bail!("it has version {version}, and this program needs version {VERSION}");
     }
     serde_json::from_slice(&text).context("damaged")
 }

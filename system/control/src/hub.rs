@@ -1,5 +1,5 @@
-//! The hub's end of the control channel: lets clients in, keeps their sessions, carries out what
-//! they ask.
+//! Hub's end of the control channel: accepts clients, maintains their sessions, and executes their
+//! requests.
 
 mod core;
 mod fleet;
@@ -16,10 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use hawser_config::identity::{KeyHash, Signer};
-use hawser_config::{LimitsConfig, Pool};
+use hawser_config::{LimitsConfig, Pool, WireGuardKey};
 use hawser_dataplane::{Orders, Pairs, Role, SessionId, SocketId};
 use hawser_linux::udp::plain;
-use hawser_units::Bytes;
+use hawser_proto::path::control::Control;
+use hawser_units::{Bytes, Rate};
 use hawser_wire::control::{CloseReason, Hello, Message, Refusal};
 use hawser_wire::data::Class;
 use hawser_wire::frame::Format;
@@ -35,65 +36,81 @@ use super::stream::{ControlStream, First, StreamError};
 use super::tls;
 use crate::enrolment::{Client, SharedStore, Standing, Subnet};
 use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
-use crate::places::Places;
+use crate::relay_connections::RelayConnections;
 
-/// What the hub tells every client, and how it treats all sessions.
+/// Parameters that the hub announces to every client, and treatment of all sessions.
 #[derive(Clone, Debug)]
 pub struct HubSettings {
-    /// The address pools.
+    /// Address pools.
     pub pool: Pool,
     /// Resolvers behind the hub.
     pub dns: Vec<IpAddr>,
     /// The inner interface's MTU.
     pub mtu: u16,
-    /// Scheduler by class, where the configuration names one.
+    /// Configured scheduler by class.
     pub schedulers: Vec<(Class, String)>,
-    /// How packets of layered streams are known.
+    /// Congestion controller of the paths on which the hub sends.
+    pub controller: Control,
+    /// Rules that recognise packets of layered streams.
     pub layer_rules: Vec<layer::Rule>,
-    /// What sessions carry.
+    /// Format of the sessions' inner packets.
     pub format: Format,
-    /// The largest outer packet that a path may carry, bytes: where the search for what does pass
-    /// begins.
+    /// Largest outer packet of a path, bytes, with which the search for the packet size begins.
     pub path_mtu: u16,
-    /// What clients may use that have no limits of their own.
+    /// Time after which the session of an absent client ends.
+    pub session_timeout: Duration,
+    /// Limits of clients without limits of their own.
     pub limits: LimitsConfig,
-    /// How sessions are spread over the data plane's threads. Fixed while it runs.
+    /// Assignment of sessions to the data plane's threads. Constant while it runs.
     pub pairs: Pairs,
 }
 
-/// The hub's sessions and the store behind them, shared by all connections.
+/// Sessions of a hub and its store, shared by all connections.
 #[derive(Clone)]
 pub struct HubControl {
     core: Arc<Mutex<Core>>,
     admission: Admission,
-    /// Who asks for a waypoint, and not for a session.
+    /// Handler of peers that ask for a waypoint, and not for a session.
     movers: Option<Guests>,
-    /// Who comes by TLS on TCP, and from where.
-    relays: Vec<Places>,
+    /// Relays of clients that connect by TLS on TCP, and their sources.
+    relays: Vec<RelayConnections>,
 }
 
-/// A client, for status.
+/// Client, for status.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ClientStatus {
-    /// Its name.
+    /// Name of the client.
     pub name: String,
     /// `enrolled`, `invited` or `expired`.
     pub state: &'static str,
-    /// Whether a control connection is up.
+    /// Set if a control connection is up.
     pub connected: bool,
-    /// Its session in the data plane's snapshot.
+    /// Id of its session in the data plane's snapshot.
     pub session: Option<u64>,
-    /// Its inner addresses.
+    /// Inner addresses.
     pub inner: Vec<IpAddr>,
-    /// What lies behind it and keeps its addresses.
+    /// Subnets behind the client whose machines keep their addresses.
     pub subnets: Vec<Subnet>,
-    /// What it may use, and has used.
+    /// Limits and usage.
     pub limits: Standing,
-    /// How often another machine took its identity over.
+    /// Number of takeovers of its identity by another machine.
     pub replaced: u64,
 }
 
-/// Who has connected. The permit counts the connection.
+/// Client that uses WireGuard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireGuardClient {
+    /// Name of the client.
+    pub name: String,
+    /// Public key.
+    pub key: WireGuardKey,
+    /// Inner addresses.
+    pub inner: Vec<IpAddr>,
+    /// Effective limit in each direction, zero to block all traffic; `None` without a limit.
+    pub limit: Option<Rate>,
+}
+
+/// Accepted connection. The permit counts it.
 struct Opened {
     connection: Connection,
     who: Who,
@@ -106,7 +123,7 @@ enum Who {
 }
 
 impl HubControl {
-    /// A hub without sessions. `orders` leads to the data plane.
+    /// Creates a hub without sessions. `orders` is the queue of the data plane.
     #[must_use]
     pub fn new(store: SharedStore, settings: HubSettings, orders: Orders) -> Self {
         Self {
@@ -117,29 +134,29 @@ impl HubControl {
         }
     }
 
-    /// The same, with clients that come by way of relays; may be called for each kind of them.
+    /// Adds a source of clients that connect through relays; may be called for each kind of relay.
     #[must_use]
-    pub fn with_relays(mut self, relays: Places) -> Self {
+    pub fn with_relays(mut self, relays: RelayConnections) -> Self {
         self.relays.push(relays);
         self
     }
 
-    /// The same, with receipts of what neighbours carry for clients. To be told once a second what
-    /// paths have carried: [`handle_carried`](Self::handle_carried).
+    /// Enables receipts for traffic that neighbours relay for clients. The owner must then report
+    /// the traffic of paths once a second: [`handle_transferred`](Self::handle_transferred).
     #[must_use]
     pub fn with_receipts(self, signer: Signer) -> Self {
         self.lock().receipts = Some(Receipts::new(signer));
         self
     }
 
-    /// Where somebody really comes from, for logs.
+    /// Returns the real source of a connection, for logs.
     fn origin(&self, address: SocketAddr) -> SocketAddr {
         let address = plain(address);
         let relay = self.relays.iter().find(|relay| relay.is_relayed(address));
         relay.map_or(address, |relay| relay.origin(address))
     }
 
-    /// The same, with somebody for hosts that move flows.
+    /// Adds a handler of hosts that move flows.
     #[must_use]
     pub fn with_movers(mut self, movers: Guests) -> Self {
         self.movers = Some(movers);
@@ -164,10 +181,10 @@ impl HubControl {
         }
     }
 
-    /// Takes a client's enrolment back and ends its session at once.
+    /// Revokes a client's enrolment and ends its session immediately.
     ///
     /// # Errors
-    /// No such client, or the storage refuses.
+    /// If there is no such client, or writing fails.
     pub async fn revoke(&self, name: &str) -> anyhow::Result<()> {
         let store = self.lock().store.clone();
         store.revoke(name).await?;
@@ -179,8 +196,9 @@ impl HubControl {
         Ok(())
     }
 
-    /// Ends the sessions and connections of those whom the store does not know any more, whoever
-    /// has changed it. To be called every [`LOOK`](crate::enrolment::LOOK).
+    /// Ends the sessions and connections of clients that the store no longer contains, regardless
+    /// of who removed them. Must be called every
+    /// [`POLL_INTERVAL`](crate::enrolment::POLL_INTERVAL).
     pub fn hold_against_store(&self) {
         self.lock().hold_against_store();
         if let Some(movers) = &self.movers {
@@ -188,75 +206,82 @@ impl HubControl {
         }
     }
 
-    /// Takes all sessions out for a successor: nothing that clients say changes them any more.
+    /// Removes all sessions for a successor; later messages of clients do not change them.
     pub fn hand_over(&self) -> BTreeMap<u64, ControlCheckpoint> {
         self.lock().hand_over()
     }
 
-    /// Goes on with a session of the process before; false: it does not fit this hub any more, and
-    /// is gone.
+    /// Continues a session of the previous process. Returns false, and discards the session, if it
+    /// no longer fits this hub.
     pub fn restore(&self, saved: HubSessionCheckpoint) -> bool {
         self.lock().restore(saved)
     }
 
-    /// Sends clients to other hubs and lets no others in, or serves them as before.
+    /// Sends clients to other hubs and refuses new ones, or serves them as before.
     pub fn drain(&self, is_on: bool) {
         self.lock().drain(is_on);
-        tracing::info!(is_on, "clients are sent to other hubs");
+        tracing::info!(is_on, "moving the clients to other hubs");
     }
 
-    /// Whether clients are sent to other hubs.
+    /// Returns whether moving the clients to other hubs.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.lock().is_draining()
     }
 
-    /// Whether some client has a quota, so that [`set_used`](Self::set_used) is of use.
+    /// Returns whether some client has a quota, so that [`set_used`](Self::set_used) has an effect.
     #[must_use]
     pub fn has_quotas(&self) -> bool {
         self.lock().has_quotas()
     }
 
-    /// What clients have used of the month, by name: holds them to their quotas.
+    /// Sets the clients' usage of the month, by name, against which quotas are enforced.
     pub fn set_used(&self, used: BTreeMap<String, Bytes>) {
         self.lock().set_used(used);
     }
 
-    /// What paths have carried so far, by session and number: received from the client, and sent to
-    /// it. Clients get receipts of what neighbours have carried. Unit: bytes of UDP payload.
-    pub fn handle_carried(&self, carried: impl Iterator<Item = ((u64, u16), [u64; 2])>) {
+    /// Handles the counters of paths, by session and number: received from the client, and sent to
+    /// it. Clients receive receipts for relayed traffic. Units: bytes of UDP payload.
+    pub fn handle_transferred(&self, carried: impl Iterator<Item = ((u64, u16), [u64; 2])>) {
         let mut core = self.lock();
         let Core {
             receipts, sessions, ..
         } = &mut *core;
         let Some(receipts) = receipts else { return };
-        receipts.handle_carried(carried, SystemTime::now(), |session, receipt| {
+        receipts.handle_transferred(carried, SystemTime::now(), |session, receipt| {
             let link = sessions.get(&session).and_then(|session| session.link.as_ref());
-            link.is_some_and(|link| link.tell(Message::Receipt(Box::new(receipt))))
+            link.is_some_and(|link| link.send(Message::Receipt(Box::new(receipt))))
         });
     }
 
-    /// Asks the client of a session for fresh keys.
+    /// Requests new keys from the client of a session.
     pub fn rekey(&self, session: SessionId) {
         self.lock().rekey(session);
     }
 
-    /// Applies new settings to what happens from now on.
+    /// Applies new settings to later events.
     pub fn apply(&self, settings: HubSettings) {
         self.lock().apply(settings);
     }
 
-    /// Forgets sessions whose client has been away for long.
+    /// Removes sessions of clients that have been absent for the timeout.
     pub fn sweep(&self, now: Instant) {
         self.lock().sweep(now);
     }
 
-    /// Ends all sessions: the hub stops. Clients are told, and come back when it does.
+    /// Ends all sessions, because the hub stops. Clients are notified, and reconnect when it
+    /// returns.
     pub fn shut_down(&self) {
         self.lock().end_all(CloseReason::Shutdown);
     }
 
-    /// The names of the clients that have sessions.
+    /// Returns the clients that use WireGuard, with their limits.
+    #[must_use]
+    pub fn wireguard_clients(&self) -> Vec<WireGuardClient> {
+        self.lock().wireguard_clients()
+    }
+
+    /// Returns the names of the clients with sessions.
     #[must_use]
     pub fn names(&self) -> BTreeMap<u64, String> {
         let core = self.lock();
@@ -266,13 +291,13 @@ impl HubControl {
         names
     }
 
-    /// All clients, for status.
+    /// Returns all clients, for status.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientStatus> {
         self.lock().clients()
     }
 
-    /// What was refused, cut off or left out, by reason.
+    /// Returns the counters of rejected, cut off and omitted items, by reason.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all: Vec<_> = self.lock().counters().collect();
@@ -292,17 +317,17 @@ impl HubControl {
         } = match opened {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => {
-                tracing::debug!(%from, error = format!("{error:#}"), "client not let in");
+                tracing::debug!(%from, error = format!("{error:#}"), "client rejected");
                 return;
             }
             Err(_) => {
-                tracing::debug!(%from, "client did not say hello in time");
+                tracing::debug!(%from, "client sent no hello in time");
                 return;
             }
         };
         match who {
             Who::Mover(said) => {
-                // A waypoint's rules are for addresses of the network around it.
+                // A waypoint's rules apply to addresses of its own network.
                 let is_relayed = from != plain(connection.remote_address());
                 if let Some(movers) = &self.movers
                     && !is_relayed
@@ -326,7 +351,7 @@ impl HubControl {
         let key = tls::peer_key(&connection)?;
         let Some(permit) = self.admission.connection(key) else {
             connection.close(0_u8.into(), b"");
-            anyhow::bail!("it has too many connections already");
+            anyhow::bail!("it has too many connections");
         };
         let (send, receive) = connection.accept_bi().await?;
         let mut stream = ControlStream::<First>::new(send, receive);
@@ -362,7 +387,7 @@ impl HubControl {
         }
     }
 
-    /// Asks the store for a client, while others go on.
+    /// Asks the store for a client, without blocking other clients.
     async fn authorise(&self, key: KeyHash, hello: &Hello) -> Result<Client, Refusal> {
         let (is_resuming, store) = {
             let mut core = self.lock();
@@ -373,7 +398,7 @@ impl HubControl {
             .await
     }
 
-    /// Carries messages both ways until the connection ends; says why it did.
+    /// Exchanges messages until the connection ends; returns the reason.
     async fn converse(&self, mut stream: ControlStream, mut admitted: Admitted) -> String {
         let (session, link) = (admitted.session, admitted.link);
         loop {
@@ -414,7 +439,7 @@ impl HubControl {
                     Some(message) => if let Err(error) = stream.send(&message).await {
                         return error.to_string();
                     },
-                    // A newer connection speaks for the session: the client closes this one when it
+                    // A newer connection controls the session; the client closes this one when it
                     // has moved.
                     None => tokio::select! {
                         _ = stream.next() => return CloseReason::Superseded.to_string(),
@@ -430,9 +455,11 @@ impl HubControl {
     }
 }
 
-/// Every network in use carries Ethernet's 1500.
+/// Assumed path MTU: every network in use transfers the 1500 bytes of Ethernet (RFC 894).
 pub const PATH_MTU: u16 = 1500;
-/// The hub's one UDP port.
+/// Socket of the hub's only UDP port. Source: the first number.
 pub const HUB_SOCKET: SocketId = SocketId(0);
-/// A handshake and a hello take a few round trips.
+/// Timeout of a handshake and a hello, which take a few round trips. Source: our choice, five round
+/// trips of 2 s of the slowest useful networks; a longer one gives each unknown client memory for
+/// longer (`OF_ALL` of `admission.rs`).
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,12 +1,10 @@
-//! Many clients that carry nothing, in one process: what an idle client costs a hub.
+//! Many clients without traffic in one process, to measure the cost of an idle client for a hub.
 //!
-//! Scope: every client has a key of its own, enrols with an invitation of its own, opens its paths
-//! and keeps its control connection as the daemon does, by the same machine and with the same
-//! times.
+//! Scope: every client has its own key, enrols with its own invitation, opens its paths and
+//! maintains its control connection like the daemon, with the same machine and the same times.
 //!
-//! Limitations: no data plane. The hub holds keys and paths of every client but never hears a
-//! packet on them, so the exchange that keeps a path of a real client measured is not in the
-//! figures.
+//! Limitations: no data plane. The hub has keys and paths of every client but never receives a
+//! packet on them, so the figures exclude the exchange that keeps a real client's path measured.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -25,10 +23,10 @@ use tokio::task::JoinSet;
 use crate::client::{Established, Turn, connect};
 use crate::tls;
 
-/// Clients with a session each.
+/// Clients, each with a session.
 pub struct IdleClients {
     tasks: JoinSet<anyhow::Result<()>>,
-    /// All connections share its socket.
+    /// Endpoint whose socket all connections share.
     _endpoint: quinn::Endpoint,
 }
 
@@ -36,7 +34,7 @@ impl IdleClients {
     /// Enrols one client for each invitation, each with `paths` paths.
     ///
     /// # Errors
-    /// The first client that the hub does not let in.
+    /// The first client that the hub rejects.
     pub async fn enrol(
         socket: UdpSocket,
         hub: SocketAddr,
@@ -64,10 +62,10 @@ impl IdleClients {
         })
     }
 
-    /// Lets them be for a while.
+    /// Leaves the clients idle for a time.
     ///
     /// # Errors
-    /// Why the first client that lost the hub did.
+    /// The reason why the first client lost the hub.
     pub async fn idle(&mut self, time: Duration) -> anyhow::Result<()> {
         match tokio::time::timeout(time, self.tasks.join_next()).await {
             Err(_) | Ok(None) => Ok(()),
@@ -93,7 +91,7 @@ async fn enrol_one(
     Ok(connect(endpoint, config, hub, hello, &Turn::default()).await?)
 }
 
-/// What a client daemon does while nothing happens.
+/// Behaves as an idle client daemon.
 async fn stay(established: Established, paths: u32) -> anyhow::Result<()> {
     let Established {
         connection: _connection,
@@ -131,5 +129,6 @@ async fn stay(established: Established, paths: u32) -> anyhow::Result<()> {
     }
 }
 
-/// Handshakes under way: more would only wait for each other.
+/// Maximum number of concurrent handshakes; more would only wait for each other. Source: our
+/// choice, since a processor computes one at a time and the rest wait for round trips.
 const AT_ONCE: usize = 32;

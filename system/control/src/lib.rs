@@ -1,26 +1,25 @@
-//! The control channel and who is on it: QUIC between a client and its hub, mutually authenticated
+//! Control channel and its participants: QUIC between a client and its hub, mutually authenticated
 //! by pinned keys, and the store of clients.
 //!
-//! Level 3 of the house. Both ends of a session are here, so that every product that has one side
-//! of it (clients, hubs, both sides of a repeater) runs the same code, and none depends on another
-//! product.
+//! Crate of level 3. It contains both ends of a session, so that every product with one of them
+//! (clients, hubs, both sides of a repeater) runs the same code, and no product depends on another.
 //!
 //! | question | module |
 //! |---|---|
-//! | how a client's session is kept | [`client`]: `driver.rs`, `reach.rs`, `networks.rs` |
-//! | what a hub does with its sessions | [`hub`]: `core.rs` |
-//! | what outlives a hub's process | [`handover`] |
-//! | who is let in: stores of clients, on disk or in a database | [`enrolment`] |
-//! | what strangers may take up | [`admission`], [`budget`] |
+//! | a client's session | [`client`]: `driver.rs`, `reach.rs`, `networks.rs` |
+//! | a hub's sessions | [`hub`]: `core.rs` |
+//! | state that is passed to the next process | [`handover`] |
+//! | enrolment: stores of clients, on disk or in a database | [`enrolment`] |
+//! | resources that unauthenticated senders may use | [`admission`], [`budget`] |
 //! | keys and TLS, the stream of messages, sockets | [`tls`], [`stream`], [`quic_socket`] |
-//! | where UDP is blocked | [`over_tls`], with threads of [`relays`] |
-//! | members without Hawser | [`over_gre`]; who comes by way of relays: [`places`] |
-//! | peers, and the conversation by which flows move | [`peers`], [`peer`] |
-//! | what status says of the data plane | [`report`] |
+//! | networks that block UDP | [`over_tls`], with threads of [`relays`] |
+//! | members without Hawser | [`over_gre`]; connections of relays: [`relay_connections`] |
+//! | peers, and the messages that move flows | [`peers`], [`peer`] |
+//! | status of the data plane | [`report`] |
 //! | clients that only hold a session, for measurements | [`idle_clients`] |
 //!
-//! A newcomer starts with [`client::connect`] (how a client gets in) and `hub/core.rs` (what the
-//! hub then keeps).
+//! A newcomer starts with [`client::connect`] (how a client connects) and `hub/core.rs` (the hub's
+//! state of a session).
 #![forbid(unsafe_code)]
 
 pub mod admission;
@@ -35,8 +34,8 @@ pub mod over_gre;
 pub mod over_tls;
 pub mod peer;
 pub mod peers;
-pub mod places;
 pub mod quic_socket;
+pub mod relay_connections;
 pub mod relays;
 pub mod report;
 pub mod stream;

@@ -1,8 +1,8 @@
-//! The peer channel: a host that moves flows dials, a host where flows end (or a hub, as a
-//! waypoint) lets it in.
+//! Peer channel: a host that moves flows connects to a host where flows end, or to a hub as a
+//! waypoint.
 //!
-//! The keys, the invitations and the store of who may come in are those of hub and client; only
-//! what is said differs ([`hawser_wire::peer`]).
+//! Keys, invitations and the store of enrolments are those of hub and client; only the messages
+//! differ ([`hawser_wire::peer`]).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,40 +25,38 @@ use super::stream::ControlStream;
 use super::tls;
 use crate::enrolment::{Client, SharedStore};
 
-/// The stream of a peer connection.
+/// Stream of a peer connection.
 pub type PeerStream = ControlStream<PeerMessage>;
 
-/// A peer that has let this host in.
+/// Connection to a peer that has accepted this host.
 pub struct Dialled {
     /// The QUIC connection.
     pub connection: quinn::Connection,
-    /// Its one stream.
+    /// Stream of the connection, which has only one.
     pub stream: PeerStream,
-    /// Where openings go to.
+    /// Port of openings.
     pub port: u16,
 }
 
-/// Why an attempt failed.
+/// Reason why an attempt failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// The peer said no.
-    #[error(
-        "it does not let this machine in ({0:?}): ask there for an invitation, and `hawser peer join` it"
-    )]
+    /// The peer has refused.
+    #[error("it rejects this machine ({0:?}): get an invitation there, and run `hawser peer join`")]
     Refused(Refusal),
-    /// The connection could not be made or broke.
+    /// The connection could not be established, or failed.
     #[error("cannot reach it at {0}: {1}")]
     Failed(SocketAddr, String),
-    /// Nobody answers.
-    #[error("no answer at {0}: is its port open for UDP and TCP?")]
+    /// No answer.
+    #[error("no answer at {0}: check that its port is open for UDP and TCP")]
     NoAnswer(SocketAddr),
 }
 
-/// Connects to a peer and presents this host.
+/// Connects to a peer and sends this host's hello.
 ///
 /// # Errors
-/// [`DialError`]; nothing stays behind.
+/// [`DialError`]; no state remains.
 pub async fn dial(
     endpoint: &Endpoint,
     config: quinn::ClientConfig,
@@ -102,8 +100,8 @@ pub async fn dial(
     result.unwrap_or(Err(DialError::NoAnswer(remote)))
 }
 
-/// Takes messages for a peer. When as many wait as fit, the next is left out: whoever needs it asks
-/// again.
+/// Queue of messages to a peer. When it is full, additional messages are dropped; a receiver that
+/// needs one asks again.
 #[derive(Clone, Debug)]
 pub struct Outbox {
     sender: mpsc::Sender<PeerMessage>,
@@ -111,14 +109,15 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// One, with the end from which messages are taken. What is left out is counted in `dropped`.
+    /// Creates a queue and its receiving end. Omitted messages are counted in `dropped`.
     #[must_use]
     pub fn new(dropped: Arc<AtomicU64>) -> (Self, mpsc::Receiver<PeerMessage>) {
         let (sender, messages) = mpsc::channel(OUTBOX);
         (Self { sender, dropped }, messages)
     }
 
-    /// Puts a message in. A connection that is gone takes none, and has said so by another way.
+    /// Queues a message. A connection that has ended accepts none, and has reported its end
+    /// separately.
     pub fn send(&self, message: PeerMessage) {
         if let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(message) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -126,8 +125,9 @@ impl Outbox {
     }
 }
 
-/// Carries messages both ways until the connection ends; says why it did. What `heard` makes of a
-/// message goes to `tell`, which may make the peer wait; its refusal ends the connection.
+/// Exchanges messages until the connection ends; returns the reason of its end. The result of
+/// `heard` for a message is passed to `tell`, which may make the peer wait; its refusal ends the
+/// connection.
 pub async fn converse<News>(
     mut stream: PeerStream,
     mut outbox: mpsc::Receiver<PeerMessage>,
@@ -155,41 +155,41 @@ pub async fn converse<News>(
     }
 }
 
-/// What a host that was let in does.
+/// Event of an accepted host.
 pub struct GuestNews {
-    /// Which connection; never used again.
+    /// Id of the connection; never used again.
     pub id: u64,
-    /// What.
+    /// Event.
     pub what: GuestEvent,
 }
 
-/// What a connection of a guest brings.
+/// Event of a guest's connection.
 pub enum GuestEvent {
-    /// It is in.
+    /// Accepted.
     Up {
-        /// Its key.
+        /// Key of the host.
         key: KeyHash,
-        /// The name of its invitation.
+        /// Name of its invitation.
         name: String,
-        /// Where it is seen.
+        /// Observed address.
         seen: SocketAddr,
-        /// Takes what to tell it.
+        /// Queue of messages to it.
         outbox: Outbox,
     },
-    /// It said something.
+    /// Message.
     Message(PeerMessage),
-    /// The connection is gone.
+    /// End of the connection.
     Down,
 }
 
-/// News of guests on their way to whoever moves flows. A guest that says more than is taken in
-/// waits.
+/// Channel of messages from guests to the code that moves flows. A guest that sends faster than
+/// they are processed waits.
 #[must_use]
 pub fn guest_news() -> (mpsc::Sender<GuestNews>, mpsc::Receiver<GuestNews>) {
     mpsc::channel(NEWS)
 }
 
-/// Lets hosts in that have an invitation, and carries what they say.
+/// Accepts hosts that have an invitation, and exchanges messages with them.
 #[derive(Clone)]
 pub struct Guests {
     store: SharedStore,
@@ -202,16 +202,16 @@ pub struct Guests {
     floods: Arc<AtomicU64>,
 }
 
-/// The connections that are there, by number.
+/// Present connections, by number.
 #[derive(Default)]
 struct Present {
     connections: BTreeMap<u64, (String, KeyHash, quinn::Connection)>,
-    /// The state of the store that they were held against.
+    /// Generation of the store against which they were checked.
     held_against: u64,
 }
 
 impl Guests {
-    /// Those that `store` knows; openings come in at `port`.
+    /// Creates the guests that `store` knows; openings arrive at `port`.
     #[must_use]
     pub fn new(store: SharedStore, port: u16, tell: mpsc::Sender<GuestNews>) -> Self {
         Self {
@@ -228,7 +228,7 @@ impl Guests {
 
     /// Serves connections until the endpoint closes, and ends those of hosts that are revoked.
     pub async fn serve(self, endpoint: Endpoint) {
-        let mut look = tokio::time::interval(crate::enrolment::LOOK);
+        let mut look = tokio::time::interval(crate::enrolment::POLL_INTERVAL);
         loop {
             let incoming = tokio::select! {
                 incoming = endpoint.accept() => incoming,
@@ -259,8 +259,8 @@ impl Guests {
         drop(handshake);
         match opened {
             Ok(Ok((connection, stream, hello, _permit))) => self.serve_one(connection, stream, &hello).await,
-            Ok(Err(error)) => tracing::debug!(%from, error = format!("{error:#}"), "peer not let in"),
-            Err(_) => tracing::debug!(%from, "peer did not say hello in time"),
+            Ok(Err(error)) => tracing::debug!(%from, error = format!("{error:#}"), "peer rejected"),
+            Err(_) => tracing::debug!(%from, "peer sent no hello in time"),
         }
     }
 
@@ -271,23 +271,23 @@ impl Guests {
     ) -> anyhow::Result<(quinn::Connection, PeerStream, PeerHello, Permit)> {
         let connection = incoming.await?;
         let permit = self.admission.connection(tls::peer_key(&connection)?);
-        let permit = permit.context("it has too many connections already")?;
+        let permit = permit.context("it has too many connections")?;
         let (send, receive) = connection.accept_bi().await?;
         let mut stream = PeerStream::new(send, receive);
         let PeerMessage::Hello(hello) = stream.next().await? else {
-            anyhow::bail!("the first message is no hello");
+            anyhow::bail!("the first message is not a hello");
         };
         Ok((connection, stream, hello, permit))
     }
 
-    /// Ends the connections of those that are not enrolled any more.
+    /// Ends the connections of hosts that are no longer enrolled.
     ///
-    /// Cost: two system calls while the store is as it was.
+    /// Cost: two system calls while the store is unchanged.
     pub fn expel(&self) {
         let store = match self.store.refreshed() {
             Ok(store) => store,
             Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "cannot read who may come in");
+                tracing::warn!(error = format!("{error:#}"), "cannot read the enrolled hosts");
                 return;
             }
         };
@@ -304,7 +304,7 @@ impl Guests {
         }
     }
 
-    /// Name and count of what was left out and cut off.
+    /// Returns names and counts of omitted messages and ended connections.
     #[must_use]
     pub fn counters(&self) -> [(&'static str, u64); 2] {
         [
@@ -313,13 +313,13 @@ impl Guests {
         ]
     }
 
-    /// Serves a connection that has said `hello` until it ends.
+    /// Serves a connection that has sent its hello until it ends.
     pub async fn serve_one(&self, connection: quinn::Connection, stream: PeerStream, hello: &PeerHello) {
         let seen = plain(connection.remote_address());
         let (stream, key, client) = match self.admit(&connection, stream, hello, seen).await {
             Ok(admitted) => admitted,
             Err(error) => {
-                tracing::debug!(%seen, error = format!("{error:#}"), "peer not let in");
+                tracing::debug!(%seen, error = format!("{error:#}"), "peer rejected");
                 return;
             }
         };
@@ -355,9 +355,9 @@ impl Guests {
         converse(stream, messages, &self.tell, |message| {
             if !budget.spend(1, Instant::now()) {
                 self.floods.fetch_add(1, Ordering::Relaxed);
-                return Err("more messages than anybody needs");
+                return Err("too many messages");
             }
-            // Taken back meanwhile: what it says is not carried out any more.
+            // The enrolment was revoked in the meantime, so messages are no longer executed.
             if !self.store.has(&name, key) {
                 return Err("revoked");
             }
@@ -403,14 +403,19 @@ impl Guests {
     }
 }
 
-/// Messages of one connection: a thousand flows are moved at once by some ten each.
+/// Budget of messages of a connection: a thousand flows may move at once, with some ten messages
+/// each.
 const PACE: Pace = Pace {
     burst: 16_384,
     per_second: 1_024,
 };
-/// Messages for one connection that wait: as many as a thousand flows that are moved at once need.
+/// Capacity of the queue to a connection. Source: two messages for each of the thousand flows that
+/// move at once (`MAX_AT_ONCE` of `products/direct/src/moving/mod.rs`).
 const OUTBOX: usize = 2_048;
-/// Of all connections.
+/// Capacity of the queue of all connections. Source: our choice; more only takes memory, with less
+/// peers wait while the event loop is busy.
 const NEWS: usize = 1_024;
-/// A host that is there answers within a few round trips, and another attempt is soon made.
+/// Timeout of an attempt: a reachable host answers within a few round trips, and the next attempt
+/// follows soon. Source: our choice, two round trips of 2 s of the slowest useful networks; a
+/// longer one delays the next attempt.
 const TIMEOUT: Duration = Duration::from_secs(4);

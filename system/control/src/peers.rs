@@ -1,8 +1,8 @@
-//! The hosts that move flows together: those that this one knows (`peers/NAME.toml`), and those
-//! that it lets in (`guests/`).
+//! Hosts that move flows together: those that this host knows (`peers/NAME.toml`), and those that
+//! it accepts (`guests/`).
 //!
-//! One host invites, the other joins; both then know each other's keys. The one that joined moves
-//! flows, the one that invited follows. A hub's invitation is as good: it makes the hub a waypoint.
+//! One host invites, the other joins; both then know each other's keys. The host that joined moves
+//! flows, the host that invited follows. A hub's invitation makes the hub a waypoint.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -18,16 +18,16 @@ use serde_json::{Value, json};
 
 use crate::enrolment::ClientStore;
 
-/// A host that this one knows.
+/// Host that this one knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// What it is called here.
+    /// Name of the peer.
     pub name: String,
-    /// Where it is reached.
+    /// Addresses of the peer.
     pub endpoints: Vec<HubAddress>,
-    /// Its key.
+    /// Key of the peer.
     pub key: KeyHash,
-    /// Shows that this host is invited; needed until it is let in.
+    /// Token of the invitation, needed until this host is accepted.
     pub token: Token,
 }
 
@@ -39,16 +39,16 @@ struct PeerFile {
     token: String,
 }
 
-/// Makes this host's key if need be.
+/// Loads this host's key, and creates it if necessary.
 ///
 /// # Errors
-/// The key cannot be read or written.
+/// If the key cannot be read or written.
 pub fn identity(dir: &Path) -> anyhow::Result<Identity> {
     atomic_file::private_directory(dir)?;
     Identity::load_or_create(&dir.join(KEY))
 }
 
-/// Who may move flows that end here.
+/// Opens the store of hosts that may move flows to this one.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -56,10 +56,10 @@ pub fn guests(dir: &Path) -> anyhow::Result<ClientStore> {
     ClientStore::open(&dir.join(GUESTS), NO_ADDRESSES)
 }
 
-/// Invites a host to move flows that end here; the result is the line to give to it.
+/// Invites a host to move flows that end here. Returns the invitation, a line of text.
 ///
 /// # Errors
-/// The name is taken, or the disk refuses.
+/// If the name is taken, or writing fails.
 pub fn invite(
     dir: &Path,
     name: &str,
@@ -80,7 +80,7 @@ pub fn invite(
     })
 }
 
-/// The store speaks of hubs.
+/// Rephrases an error of the store, which mentions hubs.
 fn rephrased(error: &anyhow::Error, name: &str) -> anyhow::Error {
     anyhow::anyhow!(
         "{}",
@@ -91,7 +91,7 @@ fn rephrased(error: &anyhow::Error, name: &str) -> anyhow::Error {
     )
 }
 
-/// Takes a host's leave to move flows back.
+/// Revokes a host's permission to move flows.
 ///
 /// # Errors
 /// There is no such host, or the disk refuses.
@@ -99,22 +99,22 @@ pub fn revoke(dir: &Path, name: &str) -> anyhow::Result<()> {
     check_name(name)?;
     let mut store = guests(dir)?;
     if store.by_name(name).is_none() {
-        bail!("no host is called {name}: `hawser peer list` shows who there is");
+        bail!("there is no peer {name}: `hawser peer list` shows the peers");
     }
     store.revoke(name)
 }
 
-/// Remembers the host that an invitation comes from, under a name of its own.
+/// Saves the host of an invitation under a local name.
 ///
 /// # Errors
-/// The name is unfit, or the disk refuses.
+/// If the name is invalid, or writing fails.
 pub fn join(dir: &Path, invitation: &Invitation, name: Option<&str>) -> anyhow::Result<Peer> {
     identity(dir)?;
     let first = invitation
         .hub
         .endpoints
         .first()
-        .context("the invitation names no address")?;
+        .context("the invitation contains no address")?;
     let name = name.map_or_else(|| default_name(&first.host), ToOwned::to_owned);
     check_name(&name)?;
     let peer = Peer {
@@ -135,7 +135,7 @@ pub fn join(dir: &Path, invitation: &Invitation, name: Option<&str>) -> anyhow::
     Ok(peer)
 }
 
-/// Host names and addresses have letters that names may not have.
+/// Returns the default name of a host, without the characters that names may not have.
 fn default_name(host: &str) -> String {
     let fit = |c: char| {
         if c.is_ascii_alphanumeric() {
@@ -147,7 +147,7 @@ fn default_name(host: &str) -> String {
     host.chars().map(fit).take(32).collect()
 }
 
-/// Forgets a host.
+/// Removes a host.
 ///
 /// # Errors
 /// There is no such host, or the disk refuses.
@@ -156,16 +156,16 @@ pub fn leave(dir: &Path, name: &str) -> anyhow::Result<()> {
     let path = dir.join(PEERS).join(format!("{name}.toml"));
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            bail!("no host is called {name}: `hawser peer list` shows who there is")
+            bail!("there is no peer {name}: `hawser peer list` shows the peers")
         }
         other => other.with_context(|| format!("cannot remove {}", path.display())),
     }
 }
 
-/// The hosts that this one knows, by name.
+/// Returns the hosts that this one knows, by name.
 ///
 /// # Errors
-/// A file cannot be read or is damaged; the message names it.
+/// If a file cannot be read or is damaged; the message names it.
 pub fn load(dir: &Path) -> anyhow::Result<Vec<Peer>> {
     let directory = dir.join(PEERS);
     let entries = match std::fs::read_dir(&directory) {
@@ -199,10 +199,10 @@ fn read(name: &str, path: &Path) -> anyhow::Result<Peer> {
     })
 }
 
-/// Who there is, for `hawser peer list`.
+/// Returns the entries of `hawser peer list`.
 ///
 /// # Errors
-/// A file cannot be read.
+/// If a file cannot be read.
 pub fn list(dir: &Path) -> anyhow::Result<Value> {
     let now = SystemTime::now();
     let known = load(dir)?;
@@ -222,11 +222,11 @@ pub fn list(dir: &Path) -> anyhow::Result<Value> {
     Ok(json!({ "version": 1, "peers": known, "guests": guests }))
 }
 
-/// The key of clients and of direct mode alike.
+/// File of the key of clients and of direct mode.
 const KEY: &str = "identity.key";
 const PEERS: &str = "peers";
 const GUESTS: &str = "guests";
-/// The store gives everybody an inner address; here nobody uses it.
+/// Pool of inner addresses that the store assigns; they are unused here.
 pub const NO_ADDRESSES: Pool = Pool {
     v4: (Ipv4Addr::new(100, 64, 0, 0), 16),
     v6: None,

@@ -1,5 +1,5 @@
 //! The QUIC socket of a hub, or of a repeater's access point: sends on the ports that the data
-//! plane reads, and hears what the data plane hands over.
+//! plane reads, and receives datagrams from the data plane.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,23 +15,24 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use tokio::sync::mpsc;
 
-/// The sockets that datagrams leave by: one for all, or one for each link, by the index of its
-/// interface, which is the scope of link-local addresses there (RFC 4007 section 6).
+/// Sending sockets: one for all, or one for each link, by the index of its interface, which is the
+/// scope of link-local addresses there (RFC 4007 section 6).
 #[derive(Clone, Default)]
 pub struct Ports(Arc<Mutex<BTreeMap<u32, Arc<Port>>>>);
 
 struct Port {
     socket: Arc<UdpSocket>,
     state: UdpSocketState,
-    /// A dual-stack socket takes IPv4 destinations only in their mapped form.
+    /// Set for a dual-stack socket, which accepts IPv4 destinations only in their mapped form.
     is_v6: bool,
 }
 
-/// Sends what no link has; links have indices from 1 on.
+/// Index of the socket for destinations without a link. Source: links have indices from 1 on (RFC
+/// 3493 section 4).
 const ANY: u32 = 0;
 
 impl Ports {
-    /// One socket for all.
+    /// Creates an endpoint with one socket for all.
     ///
     /// # Errors
     /// The socket cannot be prepared.
@@ -41,7 +42,7 @@ impl Ports {
         Ok(ports)
     }
 
-    /// Adds the socket of a link, in place of the one before.
+    /// Adds the socket of a link, and replaces the previous one.
     ///
     /// # Errors
     /// The socket cannot be prepared.
@@ -53,7 +54,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Forgets the socket of a link.
+    /// Removes the socket of a link.
     pub fn remove(&self, link: u32) {
         self.lock().remove(&link);
     }
@@ -72,7 +73,7 @@ impl Ports {
     }
 }
 
-/// A socket that shares its ports with the data plane.
+/// Socket that shares its ports with the data plane.
 pub struct SharedSocket {
     ports: Ports,
     incoming: Mutex<mpsc::Receiver<ControlDatagram>>,
@@ -85,7 +86,7 @@ impl fmt::Debug for SharedSocket {
 }
 
 impl SharedSocket {
-    /// Joins the sockets to the datagrams that the data plane takes off them.
+    /// Combines the sockets with the datagrams that the data plane reads from them.
     #[must_use]
     pub fn new(ports: Ports, incoming: mpsc::Receiver<ControlDatagram>) -> Self {
         Self {
@@ -101,7 +102,7 @@ impl AsyncUdpSocket for SharedSocket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        // A link that is gone: the datagram counts as lost on the way.
+        // The link was removed, so the datagram counts as lost.
         let Some(port) = self.ports.to(transmit.destination) else {
             return Ok(());
         };
@@ -111,8 +112,8 @@ impl AsyncUdpSocket for SharedSocket {
             ..transmit.clone()
         };
         match port.state.try_send((&*port.socket).into(), &transmit) {
-            // The data plane fills the buffer: the datagram counts as lost on the way, and QUIC
-            // sends it again.
+            // The data plane fills the buffer: the datagram counts as lost, and QUIC retransmits
+            // it.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             // One unreachable client must not end the endpoint.
             Err(error) => {
@@ -164,7 +165,7 @@ impl AsyncUdpSocket for SharedSocket {
         let first = self.ports.lock().values().next().cloned();
         match first {
             Some(port) => port.socket.local_addr(),
-            // No link is there yet; nobody asks for more than the family.
+            // No link is available yet; only the family is needed.
             None => Ok((Ipv6Addr::UNSPECIFIED, 0).into()),
         }
     }

@@ -1,5 +1,5 @@
-//! Sockets of relays: they work on a thread of their own ([`EventThread`]), so that what they carry
-//! does not hold up the control side.
+//! Sockets of relays, which run on a separate thread ([`EventThread`]), so that their traffic does
+//! not delay the control side.
 //!
 //! [`EventThread`]: crate::event_thread::EventThread
 
@@ -8,21 +8,22 @@ use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hawser_linux::udp::{DataSocket, plain};
 use quinn_udp::RecvMeta;
 use tokio::io::Interest;
 
-/// A relay's socket: batches in, batches out.
+/// Socket of a relay, which receives and sends in batches.
 #[derive(Debug)]
 pub struct Port {
-    /// A second handle: says when something waits.
+    /// Second handle, which becomes ready when a datagram waits.
     ready: tokio::net::UdpSocket,
     socket: DataSocket,
 }
 
 impl Port {
-    /// To be called on the relays' thread.
+    /// Creates a relay socket. Must be called on the relays' thread.
     ///
     /// # Errors
     /// The socket cannot be prepared.
@@ -34,12 +35,12 @@ impl Port {
         })
     }
 
-    /// Where it is.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.ready.local_addr()
     }
 
-    /// How many equal datagrams one [`send`](Self::send) may carry.
+    /// Returns how many equal datagrams one [`send`](Self::send) may contain.
     pub fn max_segments(&self) -> usize {
         self.socket.max_segments()
     }
@@ -49,7 +50,7 @@ impl Port {
         self.socket.send(None, to, bytes, segment, ecn)
     }
 
-    /// Takes in what waits now, a few batches at most; how many there were.
+    /// Receives waiting datagrams, at most a few batches. Returns their number.
     pub fn receive(&self, mut each: impl FnMut(&RecvMeta, &[u8])) -> io::Result<usize> {
         BUFFERS.with_borrow_mut(|buffers| {
             let mut meta = [RecvMeta::default(); AT_ONCE];
@@ -62,7 +63,7 @@ impl Port {
         })
     }
 
-    /// Waits for datagrams, and takes in a few batches of them.
+    /// Waits for datagrams, and receives a few batches of them.
     pub fn poll_receive(
         &self,
         cx: &mut Context<'_>,
@@ -78,7 +79,7 @@ impl Port {
                 });
             match received {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Somebody was not there yet, or is not any more.
+                // The receiver does not exist yet, or no longer.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 other => return Poll::Ready(other),
             }
@@ -86,7 +87,7 @@ impl Port {
     }
 }
 
-/// Where a relay on this machine reaches the hub's UDP port.
+/// Returns the hub's UDP address for a relay on this machine.
 pub(crate) fn reached_at(hub: SocketAddr) -> SocketAddr {
     let hub = plain(hub);
     if hub.ip().is_unspecified() {
@@ -96,25 +97,31 @@ pub(crate) fn reached_at(hub: SocketAddr) -> SocketAddr {
     }
 }
 
-/// How many descriptors this process may have.
+/// Returns the limit of this process's descriptors.
 pub(crate) fn descriptors() -> usize {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits
         .lines()
         .find_map(|line| line.strip_prefix("Max open files"));
     let soft = line.and_then(|line| line.split_whitespace().next());
-    soft.map_or(LEAST_DESCRIPTORS, |soft| {
-        soft.parse().unwrap_or(LEAST_DESCRIPTORS)
-    })
+    soft.map_or(MIN_DESCRIPTORS, |soft| soft.parse().unwrap_or(MIN_DESCRIPTORS))
 }
 
 thread_local! {
-    /// Shared by all relays: nothing stays in them between two calls.
+    /// Buffers that all relays share, since they are empty between two calls.
     static BUFFERS: RefCell<[Vec<u8>; AT_ONCE]> =
         RefCell::new(std::array::from_fn(|_| vec![0; u16::MAX as usize]));
 }
 
-/// Buffers of one call, each with many datagrams of one size.
+/// Maximum length of a datagram. Source: our choice, the largest MTU of a network, 9,216 bytes,
+/// with a margin; a larger one only gives a faulty peer more memory. Units: bytes.
+pub(crate) const LONGEST: usize = 16 << 10;
+/// Pause after an error of a socket. Source: our choice; errors such as a lack of descriptors last
+/// for a while, a shorter pause takes processor time, and a longer one delays those who connect.
+pub(crate) const BREATH: Duration = Duration::from_millis(100);
+/// Buffers of one call, each with many datagrams of one size. Source: our choice, 256 KB for all
+/// relays of a thread; more only help relays of more than 1 Gbit/s.
 const AT_ONCE: usize = 4;
-/// What every system gives.
-const LEAST_DESCRIPTORS: usize = 1_024;
+/// Minimum limit of every system. Source: `INR_OPEN_CUR` of linux/fs.h, the default soft limit of
+/// Linux.
+const MIN_DESCRIPTORS: usize = 1_024;

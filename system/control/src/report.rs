@@ -1,4 +1,4 @@
-//! What the data plane shows of itself, as JSON: sessions with their paths, flows, counters.
+//! Snapshot of the data plane as JSON: sessions with their paths, flows, counters.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use hawser_dataplane::{Command, Orders, Snapshot};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-/// Where the answer to a question goes.
+/// Receiver of an answer.
 pub type Answer = oneshot::Sender<anyhow::Result<Value>>;
 
-/// Asks the data plane for a snapshot and answers with what `render` makes of it.
+/// Requests a snapshot of the data plane and answers with the result of `render`.
 pub fn with_snapshot(
     orders: &Orders,
     answer: Answer,
@@ -30,7 +30,7 @@ pub fn with_snapshot(
     });
 }
 
-/// Puts a snapshot into a status.
+/// Adds a snapshot to a status.
 pub fn add_snapshot(status: &mut Value, snapshot: Snapshot) {
     let counters: serde_json::Map<_, _> = snapshot
         .counters
@@ -47,7 +47,7 @@ pub fn add_snapshot(status: &mut Value, snapshot: Snapshot) {
 
 fn session(session: &hawser_dataplane::SessionSnapshot) -> Value {
     let mut value = serde_json::to_value(session).unwrap_or_default();
-    // Pairs read better as an object.
+    // Pairs are shown as an object for readability.
     let pairs = session
         .schedulers
         .iter()
@@ -56,7 +56,8 @@ fn session(session: &hawser_dataplane::SessionSnapshot) -> Value {
     value
 }
 
-/// The flows whose description contains the text, with their class, scheduler and share by network.
+/// Returns the flows whose description contains the text, with their class, scheduler and share by
+/// network.
 pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
     let mut flows = Vec::new();
     for session in &snapshot.sessions {
@@ -77,6 +78,7 @@ pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
                     })
                 })
                 .collect();
+            let admission = session.declared.iter().find(|one| one.flow == flow.flow);
             flows.push(json!({
                 "flow": flow.flow,
                 "class": flow.class,
@@ -85,6 +87,8 @@ pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
                 "tcp": flow.tcp,
                 "tcp_why": flow.tcp_why,
                 "declared_bps": flow.declared_bps,
+                "admission": admission.map(|one| one.admission),
+                "admission_why": admission.map(|one| one.admission_why),
                 "deadline_ms": flow.deadline_ms,
                 "in_time_bps": flow.in_time_bps,
                 "late": flow.late,
@@ -97,7 +101,8 @@ pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
     json!({ "flows": flows })
 }
 
-/// The data plane looks at its orders thousands of times in this time.
+/// Timeout, in which the data plane polls its orders thousands of times. Source: our choice; a
+/// longer one blocks `hawser status` for as long if a thread hangs.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
-/// Nothing can be done without it.
+/// Fatal error message.
 pub const PLANE_ENDED: &str = "the data plane stopped: see the log";

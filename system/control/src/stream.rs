@@ -8,34 +8,34 @@ use hawser_wire::pool::PoolMessage;
 use quinn::{ReadError, RecvStream, SendStream, WriteError};
 use thiserror::Error;
 
-/// Why the stream cannot go on.
+/// Reason why the stream cannot continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The peer sent something that is no message.
+    /// The peer sent an invalid message.
     #[error("the peer broke the protocol")]
     Parse(#[from] ParseError),
-    /// The connection broke while reading.
+    /// The connection failed while reading.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The connection broke while writing.
+    /// The connection failed while writing.
     #[error(transparent)]
     Write(#[from] WriteError),
     /// The peer ended the stream.
     #[error("the peer ended the stream")]
     Ended,
     /// The peer does not read.
-    #[error("the peer does not read what it is told")]
+    #[error("the peer does not read its messages")]
     Unread,
 }
 
-/// What a stream carries.
+/// Message of a stream.
 pub trait Framed: Sized {
-    /// Reads one frame from the front of the bytes: the message and the bytes it took; `Ok(None)`
-    /// when more bytes are needed.
+    /// Parses one frame at the front of the bytes. Returns the message and its length; `Ok(None)`
+    /// if more bytes are needed.
     ///
     /// # Errors
-    /// The bytes are no frame.
+    /// If the bytes are not a frame.
     fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError>;
 
     /// Appends the frame.
@@ -72,7 +72,7 @@ impl Framed for PoolMessage {
     }
 }
 
-/// The first message of a connection, which tells the protocol.
+/// The first message of a connection, which states the protocol.
 #[derive(Clone, Debug)]
 pub enum First {
     /// A client of a hub.
@@ -106,17 +106,17 @@ impl Framed for First {
     }
 }
 
-/// The one stream of a control connection.
+/// Stream of a control connection, which has only one.
 pub struct ControlStream<M = Message> {
     send: SendStream,
     receive: RecvStream,
-    /// What has arrived of the next frame.
+    /// Received bytes of the next frame.
     pending: Vec<u8>,
     messages: PhantomData<fn() -> M>,
 }
 
 impl<M: Framed> ControlStream<M> {
-    /// Speaks over a stream that has just been opened or accepted.
+    /// Creates the message stream of a newly opened or accepted stream.
     #[must_use]
     pub fn new(send: SendStream, receive: RecvStream) -> Self {
         Self {
@@ -127,10 +127,10 @@ impl<M: Framed> ControlStream<M> {
         }
     }
 
-    /// The next message. May be dropped while it waits: nothing is lost.
+    /// Waits for the next message. Cancel safe: nothing is lost.
     ///
     /// # Errors
-    /// [`StreamError`]: the connection is of no more use.
+    /// [`StreamError`]; the connection must be closed.
     pub async fn next(&mut self) -> Result<M, StreamError> {
         loop {
             if let Some((message, used)) = M::parse(&self.pending)? {
@@ -147,7 +147,7 @@ impl<M: Framed> ControlStream<M> {
         }
     }
 
-    /// The same stream, on which other messages follow.
+    /// Converts the stream to one with other messages.
     #[must_use]
     pub fn speak<N: Framed>(self) -> ControlStream<N> {
         ControlStream {
@@ -158,10 +158,10 @@ impl<M: Framed> ControlStream<M> {
         }
     }
 
-    /// Hands a message to the connection, and waits while the peer has not read earlier ones.
+    /// Passes a message to the connection, and waits while the peer has not read earlier ones.
     ///
     /// # Errors
-    /// [`StreamError::Write`], [`StreamError::Unread`]: the connection is of no more use.
+    /// [`StreamError::Write`], [`StreamError::Unread`]; the connection must be closed.
     pub async fn send(&mut self, message: &M) -> Result<(), StreamError> {
         let mut frame = Vec::with_capacity(64);
         message.emit(&mut frame);
@@ -177,7 +177,9 @@ impl<M: Framed> ControlStream<M> {
     }
 }
 
-/// A peer that has not read for so long does not mean to.
+/// Time without reading after which a peer is disconnected. Source: our choice; a peer that reads
+/// nothing for ten round trips of 1 s has ended or is hostile, and its messages take memory.
 const UNREAD: std::time::Duration = std::time::Duration::from_secs(10);
-/// How long a last message may take to arrive.
+/// Maximum time for a last message to arrive. Source: our choice, a round trip on most networks;
+/// the message is only an explanation.
 const LINGER: std::time::Duration = std::time::Duration::from_millis(500);

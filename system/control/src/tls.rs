@@ -1,9 +1,9 @@
-//! TLS for the control channel: both sides present a bare public key (RFC 7250) and are known by
-//! its hash.
+//! TLS for the control channel: both sides present a raw public key (RFC 7250) and are identified
+//! by its hash.
 //!
-//! There are no certificates: nothing would be in them but the key, and nothing vouches for the key
-//! but the invitation. rustls proves that the peer holds the private half; who may come in is
-//! decided by the hash, on a client at once, on a hub after the `Hello`.
+//! There are no certificates: they would contain only the key, and only the invitation vouches for
+//! the key. rustls verifies that the peer has the private key; the hash decides about acceptance,
+//! on a client immediately, on a hub after the `Hello`.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -26,30 +26,35 @@ use rustls::{
 };
 use zeroize::Zeroize;
 
-/// QUIC cannot do without a protocol's name (RFC 9001 section 8.1), and everybody on the way can
-/// read it: the commonest, so that it says nothing. Which of Hawser's protocols is spoken tells the
-/// first message, under encryption.
+/// Protocol name in the handshake. QUIC requires one (RFC 9001 section 8.1), and every observer can
+/// read it, so it is the most common name. The first message, which is encrypted, states which of
+/// Hawser's protocols is used.
 const ALPN: &[u8] = b"h3";
-/// What clients call the hub in the handshake: names play no part, and with an address none is sent
-/// (RFC 6066 section 3).
+/// Name of the hub in the handshake: names are not used, and for an address none is sent (RFC 6066
+/// section 3).
 pub const SERVER_NAME: &str = "0.0.0.0";
-/// A connection that is silent for so long is gone.
+/// Idle timeout of a connection. Source: our choice, three of [`KEEP_ALIVE`], so that two may be
+/// lost; a longer one reports a hub that is gone later, but paths have noticed it by then.
 const IDLE: Duration = Duration::from_secs(15);
-/// A client keeps its NAT bindings and the hub's patience alive.
+/// Keep-alive interval: it preserves a client's NAT bindings and the connection. Source: a third of
+/// [`IDLE`]; RFC 9000 section 10.1.2 needs an interval of at most 30 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// What a round trip is taken for before the first was measured: that of a mobile network. A lost
-/// first packet is sent again after three of these, and a few superfluous ones harm nobody. The
+/// Assumed round-trip time before the first sample: that of a mobile network. A lost first packet
+/// is retransmitted after three of these, and a few unnecessary retransmissions are harmless. The
 /// default of 333 ms (RFC 9002 section 6.2.2) makes a hub's restart last a second longer.
 pub const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
 
-/// Handshakes that the library holds until they are looked at, which is at once.
+/// Maximum number of handshakes that the library queues until they are examined, which happens at
+/// once. Source: our choice, a quarter of `OF_ALL` of `admission.rs`, which decides on them; a
+/// smaller one drops hellos in a burst of a restart.
 const INCOMING: usize = 1_024;
-/// Bytes of one of them: no hello is longer.
+/// Buffered bytes of a handshake, more than any hello. Source: our choice, a bound on memory; a
+/// hello with post-quantum keys has some 2 KB.
 const INCOMING_BYTES: u64 = 64 << 10;
 
-/// The QUIC configuration of a client or of a host that moves flows: accepts only the hub or peer
-/// whose key has the hash `hub`.
+/// Returns the QUIC configuration of a client or of a host that moves flows, which accepts only the
+/// hub or peer whose key has the hash `hub`.
 ///
 /// # Errors
 /// The TLS library refuses its own defaults.
@@ -57,7 +62,8 @@ pub fn client_config(identity: &Identity, hub: KeyHash) -> anyhow::Result<quinn:
     client_config_for(identity, move |key| key == hub)
 }
 
-/// The QUIC configuration of a device that looks for others: accepts those whose key `is_known`.
+/// Returns the QUIC configuration of a device that connects to others, which accepts those whose
+/// key `is_known`.
 ///
 /// # Errors
 /// The TLS library refuses its own defaults.
@@ -77,7 +83,7 @@ pub fn client_config_for(
             identity.certified.clone(),
         )));
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    // Every connection proves both keys anew.
+    // Every connection must prove both keys again.
     tls.resumption = rustls::client::Resumption::disabled();
     let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
     let mut transport = transport();
@@ -86,8 +92,8 @@ pub fn client_config_for(
     Ok(config)
 }
 
-/// The QUIC configuration of a hub, or of a host to which flows lead that others move: accepts any
-/// that proves its key.
+/// Returns the QUIC configuration of a hub, or of a host whose flows others move, which accepts
+/// every peer that proves its key.
 ///
 /// # Errors
 /// The TLS library refuses its own defaults.
@@ -110,31 +116,32 @@ pub fn server_config(identity: &Identity) -> anyhow::Result<quinn::ServerConfig>
     Ok(config)
 }
 
-/// An endpoint on that socket, where others come in.
+/// Creates an endpoint on this socket that accepts connections.
 ///
 /// # Errors
-/// The key is of no use, or the socket.
+/// If the key or the socket cannot be used.
 pub fn listening(identity: &Identity, socket: UdpSocket) -> anyhow::Result<quinn::Endpoint> {
     let (config, server) = (hub_endpoint_config(identity), server_config(identity)?);
     let runtime = Arc::new(quinn::TokioRuntime);
     Ok(quinn::Endpoint::new(config, Some(server), socket, runtime)?)
 }
 
-/// A hub's endpoint configuration. What it derives from `identity` stays the same over a restart,
-/// so that clients of the hub's former life hear at once that it is over (RFC 9000 section 10.3).
+/// Returns a hub's endpoint configuration. The values derived from `identity` are constant across a
+/// restart, so clients of the previous process are notified immediately that their connections have
+/// ended (RFC 9000 section 10.3).
 #[must_use]
 pub fn hub_endpoint_config(identity: &Identity) -> quinn::EndpointConfig {
     let reset = hmac::Key::new(hmac::HMAC_SHA256, &identity.derive("hawser stateless reset v1"));
     let mut config = quinn::EndpointConfig::new(Arc::new(reset));
     config.cid_generator(|| Box::new(RandomId));
-    // The first bits of a datagram tell QUIC from data: they must not be greased.
+    // The first bits of a datagram distinguish QUIC from data, so they must not be greased.
     config.grease_quic_bit(false);
-    // A restarted hub has many clients to tell; the default allows 50 in a second.
+    // A restarted hub must notify many clients; the default permits 50 per second.
     config.min_reset_interval(Duration::from_micros(200));
     config
 }
 
-/// A client's endpoint configuration.
+/// Returns a client's endpoint configuration.
 #[must_use]
 pub fn client_endpoint_config() -> quinn::EndpointConfig {
     let mut config = quinn::EndpointConfig::default();
@@ -142,23 +149,27 @@ pub fn client_endpoint_config() -> quinn::EndpointConfig {
     config
 }
 
-/// The key that the peer of an established connection has proven.
+/// Returns the key that the peer of an established connection has proven.
 ///
 /// # Errors
-/// The peer has shown none: the verifiers do not let that happen.
+/// If the peer has presented none, which the verifiers prevent.
 pub fn peer_key(connection: &quinn::Connection) -> anyhow::Result<KeyHash> {
-    let identity = connection.peer_identity().context("the peer has shown no key")?;
+    let identity = connection
+        .peer_identity()
+        .context("the peer has presented no key")?;
     let keys = identity
         .downcast::<Vec<CertificateDer<'static>>>()
         .map_err(|_| anyhow!("not a TLS key"))?;
-    Ok(KeyHash::of(keys.first().context("the peer has shown no key")?))
+    Ok(KeyHash::of(
+        keys.first().context("the peer has presented no key")?,
+    ))
 }
 
-/// The data plane's keys that a control connection yields for an epoch of a session (RFC 8446
-/// section 7.5).
+/// Derives the data plane's keys of a session's epoch from a control connection (RFC 8446 section
+/// 7.5).
 ///
 /// # Errors
-/// The TLS library cannot export.
+/// If the TLS library cannot export keying material.
 pub fn epoch_keys(
     connection: &quinn::Connection,
     session: u64,
@@ -203,15 +214,15 @@ fn transport() -> quinn::TransportConfig {
         .max_concurrent_uni_streams(0_u8.into())
         .datagram_receive_buffer_size(None)
         .initial_rtt(FIRST_ROUND_TRIP)
-        // A few small messages: large packets would be of no use.
+        // The messages are few and small, so large packets would not help.
         .mtu_discovery_config(None)
         .stream_receive_window(16_384_u32.into())
         .receive_window(32_768_u32.into());
     transport
 }
 
-/// Connection ids without structure. The library's own default recognises its ids by a key that a
-/// restart forgets, and says nothing to those of a former life.
+/// Connection ids without structure. The library's default ids can only be recognised with a key
+/// that a restart discards, so clients of the previous process would get no answer.
 struct RandomId;
 
 impl quinn::ConnectionIdGenerator for RandomId {

@@ -1,5 +1,5 @@
-//! Client and hub over QUIC on the loopback interface: who gets in, who does not, and what a
-//! restart changes.
+//! Client and hub over QUIC on the loopback interface: accepted and rejected clients, and the
+//! effect of a restart.
 #![allow(clippy::unwrap_used)]
 
 use std::io::IoSliceMut;
@@ -16,6 +16,7 @@ use hawser_control::hub::{HubControl, HubSettings};
 use hawser_control::quic_socket::{Ports, SharedSocket};
 use hawser_control::tls;
 use hawser_dataplane::{Change, Command, ControlDatagram, Orders};
+use hawser_proto::path::control::Control;
 use hawser_units::{Bytes, Rate};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Limit, Message, Refusal, VERSION};
 use hawser_wire::frame::Format;
@@ -36,7 +37,7 @@ struct Hub {
     _endpoint: quinn::Endpoint,
     address: SocketAddr,
     key: KeyHash,
-    /// What the data plane was told.
+    /// Orders to the data plane.
     log: Arc<Mutex<Vec<String>>>,
 }
 
@@ -57,9 +58,11 @@ impl Hub {
             dns: vec![],
             mtu: 1432,
             schedulers: vec![],
+            controller: Control::default(),
             layer_rules: vec![],
             format: Format::Ip,
             path_mtu: 1500,
+            session_timeout: Duration::from_secs(300),
             limits: hawser_config::LimitsConfig::default(),
             pairs: hawser_dataplane::Pairs::ONE,
         };
@@ -89,7 +92,7 @@ impl Hub {
     }
 }
 
-/// Does what the data plane does for the control channel: takes QUIC datagrams off the socket.
+/// Stands in for the data plane, and reads QUIC datagrams from the socket.
 fn read_control(socket: &Arc<UdpSocket>) -> mpsc::Receiver<ControlDatagram> {
     let (sender, receiver) = mpsc::channel(1024);
     let socket = Arc::downgrade(socket);
@@ -126,6 +129,7 @@ fn name(command: &Command) -> &'static str {
             Change::OpenPath { .. } => "open path",
             Change::ClosePath { .. } => "close path",
             Change::SetScheduler { .. } => "set scheduler",
+            Change::SetController { .. } => "set controller",
             Change::SetLayerRules { .. } => "set layer rules",
             Change::SetDeadlines { .. } => "set deadlines",
             Change::SetDeclared { .. } => "set declared",
@@ -135,12 +139,13 @@ fn name(command: &Command) -> &'static str {
             Change::SetPreference { .. } => "set preference",
             Change::SetLimit { .. } => "set limit",
             Change::SetClientPolicy(_) => "set client policy",
+            Change::SetOtherClients(_) => "set other clients",
             Change::SetForms(_) => "set forms",
             Change::SetSubnets { .. } => "set subnets",
             Change::BeginWith { .. }
             | Change::GoOnWith { .. }
             | Change::SetDestinations { .. }
-            | Change::Place { .. }
+            | Change::Assign { .. }
             | Change::AddSocket { .. }
             | Change::RemoveSocket { .. }
             | Change::RebindPath { .. }
@@ -231,7 +236,7 @@ async fn a_client_enrols_opens_a_path_and_resumes() {
     assert_ne!(receive_index, 7);
     assert!(hub.saw("open path") && hub.saw("install keys"));
 
-    // A hub carries packets, and says so to who brings frames.
+    // A hub transfers packets, and rejects clients that use frames.
     let frames = Hello {
         format: Format::Ethernet,
         ..hello(None, None)
@@ -242,7 +247,7 @@ async fn a_client_enrols_opens_a_path_and_resumes() {
         "{refused:?}"
     );
 
-    // A second connection carries the session on with new keys; the path stays. This one runs on a
+    // A second connection continues the session with new keys; the path remains. This client has a
     // CPU without AES.
     let resuming = Hello {
         prefers: Cipher::ChaCha20Poly1305,
@@ -540,7 +545,7 @@ async fn a_flood_of_messages_is_cut_off_and_a_new_connection_does_not_help() {
     assert_eq!(bob.stream.next().await.unwrap(), Message::Pong(5));
 }
 
-/// A thousand handshakes from one address that say nothing.
+/// A thousand silent handshakes are from one address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_handshakes_of_one_address_keep_nobody_else_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -562,13 +567,13 @@ async fn silent_handshakes_of_one_address_keep_nobody_else_out() {
     while let Some(connection) = silent.join_next().await {
         held.extend(connection.unwrap().ok().and_then(Result::ok));
     }
-    // A refused connection stands at this end until the hub's close frame has arrived.
+    // A rejected connection remains at this end until the hub's close frame has arrived.
     let count_open = || held.iter().filter(|held| held.close_reason().is_none()).count();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(3);
     while count_open() > 32 && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // Those of one key are fewer still.
+    // The limit of one key is smaller.
     assert!((1..=32).contains(&count_open()), "{} of 300", count_open());
     let token = invite(dir.path(), "alice", DAY);
     let config = tls::client_config(&who, hub.key).unwrap();
@@ -587,7 +592,7 @@ async fn silent_handshakes_of_one_address_keep_nobody_else_out() {
     assert!(count("handshakes_asked_for_proof") > 0, "{counters:?}");
 }
 
-/// The handshake says nothing of what is spoken: neither the server's name nor the protocol's.
+/// The handshake reveals neither the server's name nor the protocol.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_handshake_names_nobody() {
     let dir = tempfile::tempdir().unwrap();
@@ -614,7 +619,7 @@ async fn a_client_is_told_its_limits_whenever_they_change_and_so_is_the_data_pla
     let mut first = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
     hub.control.hold_against_store();
     assert!(!hub.saw("set limit") && !hub.control.has_quotas());
-    // Somebody else changes the store.
+    // Another process changes the store.
     let mut store = ClientStore::open(&dir.path().join("clients"), pool()).unwrap();
     let mut limit = |cap, quota| {
         let change = LimitChange {
@@ -637,7 +642,7 @@ async fn a_client_is_told_its_limits_whenever_they_change_and_so_is_the_data_pla
     assert_eq!(first.stream.next().await.unwrap(), slowed);
     let shown = hub.control.clients()[0].limits;
     assert_eq!((shown.state, shown.left_bytes), ("slowed", Some(0)));
-    // Who comes back hears it again.
+    // A returning client is notified again.
     let resuming = hello(None, Some(first.welcome.session));
     let mut second = up(&hub, hub.key, &who, resuming).await.unwrap();
     assert_eq!(second.stream.next().await.unwrap(), slowed);

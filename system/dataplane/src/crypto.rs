@@ -1,4 +1,4 @@
-//! Sealing and opening of data packets.
+//! Encryption and decryption of data packets.
 //!
 //! The primitives are ring's, a third faster than aws-lc's on CPUs with VAES but without AVX-512.
 //! This module only builds nonces: the IV of the epoch and direction, xor the path id and the
@@ -15,29 +15,29 @@ use zeroize::Zeroizing;
 use super::checkpoint::KeyCheckpoint;
 use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 
-/// The key of one direction and epoch.
+/// Key of one direction and epoch.
 ///
-/// Ring's keys do not wipe themselves, but they hold no pointers: [`Wiped`] memory does it for
-/// them.
+/// Ring's keys do not wipe themselves, but contain no pointers, so [`Wiped`] memory wipes them.
 #[derive(Debug)]
 pub struct DataKey(Wiped<Schedule>);
 
 struct Schedule {
     key: LessSafeKey,
     iv: [u8; 12],
-    /// For a successor: ring gives nothing of a key back.
+    /// Key material for a successor: ring exports no key.
     cipher: Cipher,
     material: [u8; 44],
 }
 
 impl DataKey {
-    /// From 32 bytes of key and 12 of IV.
+    /// Creates a key from 32 bytes of key and 12 of IV.
     #[must_use]
     pub fn new(cipher: Cipher, material: &[u8; 44]) -> Self {
         Self(Wiped::new(|| Schedule::new(cipher, material)))
     }
 
-    /// The key as a successor gets it. `expires_in_ms`: for how much longer it opens packets.
+    /// Returns the key for a successor. `expires_in_ms` is the remaining time for which it decrypts
+    /// packets.
     pub(super) fn checkpoint(&self, epoch: u8, expires_in_ms: Option<u64>) -> KeyCheckpoint {
         KeyCheckpoint {
             epoch,
@@ -47,7 +47,7 @@ impl DataKey {
         }
     }
 
-    /// The key of a checkpoint.
+    /// Restores the key of a checkpoint.
     pub(super) fn restore(saved: &KeyCheckpoint) -> Self {
         Self::new(saved.cipher, &saved.material)
     }

@@ -1,4 +1,4 @@
-//! The way of orders to the threads, and of answers back, however many pairs there are.
+//! Distribution of orders to the threads of all pairs, and collection of their answers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +9,9 @@ use super::relayed::Relayed;
 use super::streams::{Relays, StreamRelay};
 use super::{Change, Command, PairSnapshot, Pairs, Reply, SessionId, Snapshot, Waker, egress, ingress};
 
-/// Gives orders to a sending thread, and what the receiving one of its pair noticed.
+/// Sender of orders to a sending thread, and of relays from the receiving one of its pair.
 pub(super) type ToEgress = Giver<egress::Order, Relayed, Waker>;
-/// Gives orders to a receiving thread.
+/// Sender of orders to a receiving thread.
 pub(super) type ToIngress = Giver<ingress::Order, StreamRelay, Waker>;
 
 impl Relays for ToIngress {
@@ -24,7 +24,7 @@ impl Relays for ToIngress {
     }
 }
 
-/// The way of orders to both threads of a pair.
+/// Channel of orders to both threads of a pair.
 #[derive(Clone)]
 pub(super) struct ToPair {
     pub(super) egress: ToEgress,
@@ -46,18 +46,18 @@ pub(super) struct StopsPairs {
 
 impl Drop for StopsPairs {
     fn drop(&mut self) {
-        // Each pair then ends by itself, with its sessions handed over.
+        // Each pair then ends by itself after handing over its sessions.
         if !self.is_handing_over.load(Ordering::SeqCst) {
             self.others.iter().for_each(ToPair::stop);
         }
     }
 }
 
-/// The way of orders to all threads.
+/// Channel of orders to all threads.
 pub(super) struct Dispatch {
     pub(super) all: Vec<ToPair>,
     pub(super) pairs: Pairs,
-    /// The pair of each session, where there are several.
+    /// Pair of each session, if there are several pairs.
     places: Mutex<HashMap<SessionId, u32>>,
     pub(super) is_handing_over: Arc<AtomicBool>,
 }
@@ -72,8 +72,8 @@ impl Dispatch {
         }
     }
 
-    /// Gives an order; waits while a thread has very many. After the end of the data plane, orders
-    /// go nowhere.
+    /// Sends an order; waits while the queue of a thread is full. After the end of the data plane,
+    /// orders are dropped.
     pub(super) fn send(&self, command: Command) {
         match command {
             Command::Change(change) => self.change(change),
@@ -95,36 +95,40 @@ impl Dispatch {
     }
 
     fn change(&self, change: Change) {
-        let concerned = match self.place_of(&change) {
-            Place::All => &self.all[..],
-            Place::Pair(pair) => self.all.get(pair as usize..=pair as usize).unwrap_or(&[]),
+        let concerned = match self.threads_of(&change) {
+            Threads::All => &self.all[..],
+            Threads::Pair(pair) => self.all.get(pair as usize..=pair as usize).unwrap_or(&[]),
         };
         let change = Arc::new(change);
         for pair in concerned {
-            // Receiving first: what the peer answers to the first packet must be understood.
+            // The receiving thread is first, because it must understand the answer to the first
+            // packet.
             pair.ingress.give(ingress::Order::Change(Arc::clone(&change)));
             pair.egress.give(egress::Order::Change(Arc::clone(&change)));
         }
     }
 
-    fn place_of(&self, change: &Change) -> Place {
+    fn threads_of(&self, change: &Change) -> Threads {
         if self.all.len() == 1 {
-            return Place::All;
+            return Threads::All;
         }
         let mut places = self.places.lock().expect("no holder panics");
         match change {
-            Change::AddSocket { pair, .. } => Place::Pair(*pair),
-            Change::RemoveSocket { .. } | Change::SetClientPolicy(_) | Change::SetForms(_) => Place::All,
+            Change::AddSocket { pair, .. } => Threads::Pair(*pair),
+            Change::RemoveSocket { .. }
+            | Change::SetClientPolicy(_)
+            | Change::SetOtherClients(_)
+            | Change::SetForms(_) => Threads::All,
             Change::AddSession { session, inner, .. } | Change::RestoreSession { session, inner, .. } => {
                 let pair = self.pairs.of(inner);
                 places.insert(*session, pair);
-                Place::Pair(pair)
+                Threads::Pair(pair)
             }
-            Change::RemoveSession { session } => places.remove(session).map_or(Place::All, Place::Pair),
+            Change::RemoveSession { session } => places.remove(session).map_or(Threads::All, Threads::Pair),
             Change::BeginWith { session }
             | Change::GoOnWith { session }
             | Change::SetDestinations { session, .. }
-            | Change::Place { session, .. }
+            | Change::Assign { session, .. }
             | Change::InstallKeys { session, .. }
             | Change::OpenPath { session, .. }
             | Change::RebindPath { session, .. }
@@ -136,24 +140,25 @@ impl Dispatch {
             | Change::SetSubnets { session, .. }
             | Change::ClosePath { session, .. }
             | Change::SetScheduler { session, .. }
+            | Change::SetController { session, .. }
             | Change::SetLayerRules { session, .. }
             | Change::SetDeadlines { session, .. }
-            // Of a session that is gone: nobody knows it, and nobody minds.
+            // The session has ended, so the change has no effect.
             | Change::SetDeclared { session, .. } => {
-                places.get(session).map_or(Place::All, |pair| Place::Pair(*pair))
+                places.get(session).map_or(Threads::All, |pair| Threads::Pair(*pair))
             }
         }
     }
 }
 
-/// Who has to carry out a change.
-enum Place {
+/// Threads that have to execute a change.
+enum Threads {
     All,
     Pair(u32),
 }
 
-/// Makes one answer of those of `count` pairs, in their order, once the last has come; there is
-/// none where one ends without an answer.
+/// Combines the answers of `count` pairs, in their order, once the last has arrived; there is no
+/// answer if one pair ends without it.
 fn gather<T: Send + 'static>(
     count: usize,
     whole: impl FnOnce(Vec<T>) + Send + 'static,
@@ -178,7 +183,7 @@ fn gather<T: Send + 'static>(
     })
 }
 
-/// One snapshot of all pairs: counters are sums.
+/// Merges the snapshots of all pairs: counters are sums.
 fn merge(parts: Vec<Snapshot>) -> Snapshot {
     let mut whole = Snapshot::default();
     for part in parts {
@@ -234,8 +239,10 @@ mod tests {
         let session = |session| SessionSnapshot {
             session,
             schedulers: Vec::new(),
+            controller: "short-queue",
             paths: Vec::new(),
             open_flows: 0,
+            declared: Vec::new(),
             flows: Vec::new(),
         };
         let part = |sessions: &[u64], sent, received| Snapshot {

@@ -1,11 +1,12 @@
-//! The sending thread: TUN to networks.
+//! Sending thread, from the TUN device to the networks.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use hawser_linux::clock::{now, use_precise_timers};
-use hawser_linux::tun::Tun;
+use hawser_linux::tun::{Tun, is_removed};
 use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::{Waker, wait_readable};
 use hawser_units::{Bytes, Duration, Instant};
@@ -22,31 +23,34 @@ use super::handoff::Taker;
 use super::lane::Lane;
 use super::overhead::{overhead, path_config};
 use super::relayed::Relayed;
-use super::sessions::{Accepted, Session, Sessions};
+use super::sessions::{Accepted, Session, Sessions, snapshot};
 use super::share::Share;
 use super::streams::ToSending;
-use super::{Change, Event, Reply, SessionId, SessionSnapshot, SocketId, snapshot};
+use super::{Change, Event, OtherClients, Reply, SessionId, SessionSnapshot, SocketId};
 
 pub(crate) mod streaming;
 
 use streaming::Streams;
 
-/// Packets read from the TUN before what they made is sent.
+/// Packets that are read from the TUN before their datagrams are sent. Source: our choice, some 1
+/// MB of segments; more delay the first packet of a batch, fewer make smaller batches of datagrams
+/// for each system call.
 const READS: usize = 16;
-/// When the control side is told again what it had no room for.
-const TELL_AGAIN: Duration = Duration::from_millis(10);
+/// Retry interval of events that the control side had no room for. Source: our choice; events
+/// concern users and not packets, so a delay of this order is not noticed.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What the sending thread is told.
+/// Orders for the sending thread.
 pub(super) enum Order {
     Change(Arc<Change>),
-    /// The receiving thread's part of a stream.
+    /// Message of the receiving thread about a stream.
     Stream(SessionId, ToSending),
-    /// The receiving thread's part, to be completed. The thread ends with it.
+    /// Handover with the receiving thread's part, to be completed; the thread then ends.
     HandOver {
         received: BTreeMap<SessionId, ReceivingHalf>,
         reply: Reply<Vec<SessionCheckpoint>>,
     },
-    /// The receiving thread's part, to be completed.
+    /// Snapshot with the receiving thread's part, to be completed.
     Snapshot {
         received: BTreeMap<(u64, u16), (u32, u64)>,
         counters: Vec<(&'static str, u64)>,
@@ -61,14 +65,20 @@ pub(super) struct Sender {
     events: Events,
     sockets: HashMap<SocketId, Arc<DataSocket>>,
     sessions: Sessions,
+    /// Clients of a hub without sessions.
+    others: Option<Arc<dyn OtherClients>>,
     /// Packet sizes that made networks fail.
     fragile: Fragile,
     batches: Batches,
-    /// State of streams; `None`: connections go as packets.
+    /// State of streams; `None` if connections are transferred as packets.
     streams: Option<Streams>,
-    /// Datagrams that were not sent for want of a key.
+    /// Datagrams that were not sent because of a missing key.
     no_key: u64,
+    /// Receiving thread's part of the handover, and the receiver of the whole.
+    leaving: Option<Leaving>,
 }
+
+type Leaving = (BTreeMap<SessionId, ReceivingHalf>, Reply<Vec<SessionCheckpoint>>);
 
 impl Sender {
     pub(super) fn new(
@@ -84,24 +94,26 @@ impl Sender {
             events: Events::new(events),
             sockets: HashMap::new(),
             sessions: Sessions::new(format, seed, shares, now()),
+            others: None,
             fragile: Fragile::default(),
             batches: Batches::new(),
             streams: None,
             no_key: 0,
+            leaving: None,
         }
     }
 
-    /// Makes connections streams, before the first session comes.
+    /// Enables streams; must be called before the first session is added.
     pub(super) fn set_streams(&mut self, streams: Option<Streams>) {
         self.streams = streams;
     }
 
-    /// Bounds what may wait of a flow; before the first session comes.
+    /// Limits the queue of a flow; must be called before the first session is added.
     pub(super) fn set_buffer(&mut self, buffer: Option<Bytes>) {
         self.sessions.buffer = buffer;
     }
 
-    /// Runs until told to stop.
+    /// Runs until it is asked to stop.
     pub(super) fn run(mut self) {
         use_precise_timers();
         let mut readable = true;
@@ -116,9 +128,21 @@ impl Sender {
             goes_on = self.orders.take(&mut orders, &mut relays);
             orders.drain(..).for_each(|order| self.obey(order));
             relays.drain(..).for_each(|relay| self.relay(relay, now()));
+            if let Some((received, reply)) = self.leaving.take() {
+                self.hand_over(received, reply);
+            }
             self.events.retry();
             if readable {
-                readable = self.read_tun();
+                match self.read_tun() {
+                    Ok(more) => readable = more,
+                    Err(error) => {
+                        // The daemon ends with its data plane, and so its user learns of it.
+                        // Otherwise this thread would poll a descriptor that is always readable.
+                        let interface = self.tun.name();
+                        tracing::error!(interface, %error, "another program has removed the interface");
+                        return;
+                    }
+                }
             }
             self.service();
             if self.streams.is_some() {
@@ -132,7 +156,7 @@ impl Sender {
     fn wait(&mut self) -> bool {
         let mut due = self.sessions.due();
         if self.events.is_waiting() {
-            due = due.min(now() + TELL_AGAIN);
+            due = due.min(now() + RETRY_INTERVAL);
         }
         if let Some(streams) = &self.streams {
             due = due.min(streams.due());
@@ -157,8 +181,11 @@ impl Sender {
         ready[0]
     }
 
-    /// Reads what applications sent. Returns whether more waits.
-    fn read_tun(&mut self) -> bool {
+    /// Reads packets of applications. Returns whether more wait.
+    ///
+    /// # Errors
+    /// The interface was removed.
+    fn read_tun(&mut self) -> io::Result<bool> {
         for _ in 0..READS {
             match self.tun.read(self.sessions.reading()) {
                 Ok(Some(len)) => {
@@ -166,15 +193,16 @@ impl Sender {
                         self.take_packet(len);
                     }
                 }
-                Ok(None) => return false,
+                Ok(None) => return Ok(false),
+                Err(error) if is_removed(&error) => return Err(error),
                 Err(error) => {
                     // EIO while the interface is down, for example while it is being set up.
                     tracing::trace!(%error, "TUN not readable");
-                    return false;
+                    return Ok(false);
                 }
             }
         }
-        true
+        Ok(true)
     }
 
     /// Queues the packet of `len` bytes that was read last.
@@ -182,18 +210,26 @@ impl Sender {
         match self.sessions.accept(len, now()) {
             Accepted::TooLarge(mtu) if !self.fragment(len, mtu) => self.say_too_large(len, mtu),
             Accepted::Advised(answer) => self.answer(&answer),
+            Accepted::NoSession(to) => {
+                let packet = &self.sessions.reading()[..len];
+                let is_taken = |others: &Arc<dyn OtherClients>| others.handle_packet(to, packet);
+                if !self.others.as_ref().is_some_and(is_taken) {
+                    self.sessions.dropped.no_session += 1;
+                }
+            }
             Accepted::TooLarge(_) | Accepted::Queued | Accepted::Dropped => {}
         }
     }
 
-    /// Queues the packet that was read last, larger than any path, in fragments; false when it may
-    /// not be fragmented.
+    /// Queues the last read packet, which is larger than any path, in fragments. Returns false if
+    /// it must not be fragmented.
     fn fragment(&mut self, len: usize, mtu: u16) -> bool {
         let reading = &mut self.sessions.reading()[..len];
         let Some((virtio, packet)) = reading.split_first_chunk_mut::<VIRTIO_LEN>() else {
             return false;
         };
-        // Looked at first: a packet of which the sender is told is quoted as it came.
+        // This check is first, because the report to a packet's sender quotes the packet as it
+        // arrived.
         if self.format.fragments(packet, mtu).is_none() || Offload::completed(virtio, packet).is_none() {
             return false;
         }
@@ -208,7 +244,8 @@ impl Sender {
         true
     }
 
-    /// Tells the sender of the packet that was read last, larger than any path, what would fit.
+    /// Reports the permitted size to the sender of the last read packet, which is larger than any
+    /// path.
     fn say_too_large(&mut self, len: usize, mtu: u16) {
         let packet = &self.sessions.reading()[VIRTIO_LEN..len];
         if let Some(answer) = self.format.too_large(packet, mtu) {
@@ -216,16 +253,16 @@ impl Sender {
         }
     }
 
-    /// Writes an answer to whoever sent the packet that was read last.
+    /// Writes an answer to the sender of the last read packet.
     fn answer(&mut self, answer: &[u8]) {
         let virtio = [0; VIRTIO_LEN];
         let pieces = [std::io::IoSlice::new(&virtio), std::io::IoSlice::new(answer)];
         if let Err(error) = self.tun.write(&pieces) {
-            tracing::debug!(%error, "cannot tell that a packet is too large");
+            tracing::debug!(%error, "cannot report that a packet is too large");
         }
     }
 
-    /// Lets every session that has something to do send what it may.
+    /// Makes each session with pending work send the permitted packets.
     fn service(&mut self) {
         let Self {
             sessions,
@@ -238,7 +275,7 @@ impl Sender {
         sessions.service(
             now,
             |_, lane, burst, packet| *no_key += u64::from(!lane.send(burst, *format, packet, batches)),
-            |event| events.tell(event),
+            |event| events.notify(event),
         );
     }
 
@@ -246,13 +283,7 @@ impl Sender {
         match order {
             Order::Change(change) => self.change(&change),
             Order::Stream(session, order) => self.handle_stream(session, order),
-            Order::HandOver { received, reply } => {
-                self.end_streams();
-                // What may still go goes now; after that nothing is left that could send.
-                self.service();
-                self.batches.flush();
-                reply(self.sessions.hand_over(received));
-            }
+            Order::HandOver { received, reply } => self.leaving = Some((received, reply)),
             Order::Snapshot {
                 received,
                 mut counters,
@@ -269,7 +300,24 @@ impl Sender {
         }
     }
 
-    /// Carries out the sending half of a change.
+    /// Passes all sessions on, after the receiving thread's last relays. The thread ends.
+    fn hand_over(
+        &mut self,
+        received: BTreeMap<SessionId, ReceivingHalf>,
+        reply: Reply<Vec<SessionCheckpoint>>,
+    ) {
+        // Permitted packets are sent now; afterwards nothing can be sent.
+        self.service();
+        if self.streams.is_some() {
+            self.settle_streams();
+        }
+        self.batches.flush();
+        let mut sessions = self.sessions.hand_over(received);
+        self.save_near(&mut sessions);
+        reply(sessions);
+    }
+
+    /// Executes the sending half of a change.
     fn change(&mut self, change: &Change) {
         let at = now();
         match change {
@@ -277,8 +325,9 @@ impl Sender {
                 self.sessions.equip(socket);
                 self.sockets.insert(*id, Arc::clone(socket));
             }
-            // It holds for what is received.
+            // This change concerns the receiving direction only.
             Change::SetClientPolicy(_) => {}
+            Change::SetOtherClients(clients) => self.others = Some(Arc::clone(clients)),
             Change::RemoveSocket { id } => {
                 self.sockets.remove(id);
             }
@@ -290,20 +339,26 @@ impl Sender {
                 self.sessions.remove(*session);
                 self.forget_streams(*session, &ids.unwrap_or_default());
             }
-            Change::BeginWith { session } => self.sessions.begin_with(*session),
+            Change::BeginWith { session } => {
+                self.sessions.begin_with(*session);
+                self.ask_again(*session);
+            }
             Change::GoOnWith { session } => self.sessions.go_on_with(*session),
             Change::SetDestinations {
                 session,
                 destinations,
             } => self.sessions.set_destinations(*session, destinations),
-            Change::Place { session, flow } => self.sessions.place(*session, *flow),
+            Change::Assign { session, flow } => self.sessions.assign(*session, *flow),
             Change::RestoreSession {
                 session,
+                role,
                 inner,
                 checkpoint,
             } => {
-                if let Err(error) = self.sessions.restore(*session, inner, &checkpoint.sending, at) {
-                    tracing::error!(session = session.0, %error, "a session is lost");
+                let sending = &checkpoint.sending;
+                match self.sessions.restore(*session, *role, inner, sending, at) {
+                    Ok(sockets) => self.restore_streams(*session, sockets, sending.streams.near.as_ref()),
+                    Err(error) => tracing::error!(session = session.0, %error, "a session is lost"),
                 }
             }
             Change::InstallKeys { session, epoch, keys } => self.sessions.with(*session, |state| {
@@ -362,6 +417,9 @@ impl Sender {
                     tracing::warn!(%error, "scheduler unchanged");
                 }
             }),
+            Change::SetController { session, controller } => self.sessions.with(*session, |state| {
+                state.tunnel.egress_mut().set_control(*controller, at);
+            }),
             Change::SetLayerRules { session, rules } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_layer_rules(rules.clone());
             }),
@@ -403,7 +461,7 @@ impl Sender {
         }
     }
 
-    /// Takes note of sizes that made networks of a session fail, before its paths go.
+    /// Records sizes that made networks of a session fail, before its paths are removed.
     fn note_fragile(&mut self, session: SessionId) {
         if let Some(session) = self.sessions.get(session) {
             self.fragile.note(session);
@@ -458,7 +516,7 @@ impl Sender {
                 "egress_late",
                 sum(|session| session.tunnel.egress().counters().late),
             ),
-            ("egress_held_bytes", self.sessions.held()),
+            ("egress_held_bytes", self.sessions.buffered_bytes()),
             ("egress_relays_refused", self.orders.refused()),
             (
                 "egress_backlog_bytes",

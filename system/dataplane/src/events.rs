@@ -1,20 +1,73 @@
-//! What the control side is told, through a queue with a bound.
+//! Events for the control side, through a bounded queue.
 //!
-//! While the queue is full, what is to be told waits here, of each path and session the newest
-//! only: what the control side hears last is how things are.
+//! While the queue is full, events wait here, only the newest of each path and session, so that the
+//! last received event is the present state.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
 use hawser_units::PathId;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::{Event, PathState, SessionId};
+use super::SessionId;
+use super::snapshot::PathState;
 
-/// Events that may wait for the control side: all paths of a hundred clients fall silent at once.
+/// Event for the control side.
+#[derive(Debug)]
+pub enum Event {
+    /// Change of a path's state.
+    Path {
+        /// Id of the session.
+        session: SessionId,
+        /// Id of the path.
+        path: PathId,
+        /// Present state.
+        state: PathState,
+    },
+    /// Start or end of policing of a path by its network.
+    Policed {
+        /// Session of the path.
+        session: SessionId,
+        /// The path.
+        path: PathId,
+        /// Set while either direction is policed.
+        is_policed: bool,
+    },
+    /// Request for new keys, because the session's sending key is nearly used up.
+    RekeyWanted {
+        /// Id of the session.
+        session: SessionId,
+    },
+    /// Failure of all paths of a session, or recovery of one.
+    Alive {
+        /// Id of the session.
+        session: SessionId,
+        /// Set if any path works.
+        alive: bool,
+    },
+}
+
+/// QUIC datagram that arrived on a data plane socket of a hub; on a client QUIC has its own
+/// sockets.
+#[derive(Debug)]
+pub struct ControlDatagram {
+    /// Source of the datagram.
+    pub from: SocketAddr,
+    /// Local destination address, from which answers are sent.
+    pub to: Option<IpAddr>,
+    /// ECN field.
+    pub ecn: u8,
+    /// Contents.
+    pub bytes: Vec<u8>,
+}
+
+/// Capacity of the queue of events for the control side: all paths of a hundred clients become
+/// unresponsive at once. Source: our choice; with less room, more events wait for `RETRY_INTERVAL`
+/// of `egress.rs`, more only takes memory.
 pub(super) const EVENTS: usize = 1024;
 
-/// Tells the control side.
+/// Events for the control side.
 pub(super) struct Events {
     sender: Sender<Event>,
     paths: BTreeMap<(SessionId, PathId), PathState>,
@@ -34,14 +87,14 @@ impl Events {
         }
     }
 
-    /// Whether something could not be told: [`Self::retry`] soon.
+    /// Returns whether an event could not be delivered: call [`Self::retry`] soon.
     pub(super) fn is_waiting(&self) -> bool {
         let is_told = self.paths.is_empty() && self.policed.is_empty();
         !(is_told && self.alive.is_empty() && self.rekey.is_empty())
     }
 
-    /// Tells, now or as soon as there is room.
-    pub(super) fn tell(&mut self, event: Event) {
+    /// Sends an event, now or as soon as there is room.
+    pub(super) fn notify(&mut self, event: Event) {
         if self.is_waiting() {
             self.keep(event);
         } else {
@@ -49,7 +102,7 @@ impl Events {
         }
     }
 
-    /// Tells what could not be told.
+    /// Retries the events that the full queue has rejected.
     pub(super) fn retry(&mut self) {
         if !self.is_waiting() {
             return;
@@ -72,7 +125,7 @@ impl Events {
     }
 
     fn send(&mut self, event: Event) {
-        // Nobody to tell: the data plane is about to end.
+        // Without a receiver the data plane is about to end.
         if let Err(TrySendError::Full(event)) = self.sender.try_send(event) {
             self.keep(event);
         }
@@ -115,17 +168,17 @@ mod tests {
             state,
         };
         for n in 0..1_000 {
-            events.tell(path(n % 4, PathState::Suspect));
-            events.tell(path(n % 4, PathState::Active));
-            events.tell(Event::Alive {
+            events.notify(path(n % 4, PathState::Suspect));
+            events.notify(path(n % 4, PathState::Active));
+            events.notify(Event::Alive {
                 session,
                 alive: n % 2 == 0,
             });
         }
-        events.tell(Event::RekeyWanted { session });
+        events.notify(Event::RekeyWanted { session });
         assert!(events.paths.len() <= 4 && events.is_waiting());
         for is_policed in [true, false, true] {
-            events.tell(Event::Policed {
+            events.notify(Event::Policed {
                 session,
                 path: PathId(1),
                 is_policed,

@@ -1,8 +1,9 @@
-//! Networks that failed after a packet that was too large, beyond the life of their paths.
+//! Networks that failed after a packet that was too large, stored beyond the lifetime of their
+//! paths.
 //!
-//! A path remembers such a size while it is open (`hawser-proto`'s `path/pmtu`). When the network
-//! goes away and comes back, or the session begins again, the path is a new one: it takes over what
-//! is known here. In memory only, so a restart of the daemon forgets it.
+//! A path stores such a size while it is open (`hawser-proto`'s `path/pmtu`). When the network
+//! disappears and returns, or the session restarts, the path is new and receives the size from
+//! here. The sizes are only in memory, so a restart of the daemon discards them.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,9 @@ use hawser_units::Instant;
 use super::lane::Lane;
 use super::sessions::Session;
 
-/// Networks that are remembered: of a client a handful, of a hub those of clients with such modems.
+/// Maximum number of remembered networks: of a client a handful, of a hub those of clients with
+/// such modems. Source: our choice, a bound on memory; beyond it, a forgotten modem stops once more
+/// for a minute.
 const NETWORKS: usize = 1024;
 
 /// Sizes that made networks fail, by network.
@@ -23,7 +26,7 @@ pub(super) struct Fragile {
 }
 
 impl Fragile {
-    /// Takes note of what the paths of a session found.
+    /// Records the sizes that the paths of a session found.
     pub(super) fn note(&mut self, session: &Session) {
         for path in session.tunnel.paths() {
             let lane = session.lanes.get(&path.id);
@@ -44,8 +47,8 @@ impl Fragile {
         self.known.insert(network, barred);
     }
 
-    /// Lets a path that has just been opened, or whose far address has just become known, begin
-    /// with what is known of its network.
+    /// Applies the known size of its network to a newly opened path, or to one whose far address
+    /// has become known.
     pub(super) fn apply(&self, session: &mut Session, path: hawser_units::PathId, now: Instant) {
         let role = session.tunnel.role();
         let network = session.lanes.get(&path).and_then(|lane| network(role, lane));
@@ -55,8 +58,8 @@ impl Fragile {
     }
 }
 
-/// What names the network of a path: on a client its interface, on a hub the address that the
-/// client comes from.
+/// Returns the identity of a path's network: on a client its interface, on a hub the address of the
+/// client.
 fn network(role: Role, lane: &Lane) -> Option<String> {
     match role {
         Role::Client => Some(lane.name.clone()),

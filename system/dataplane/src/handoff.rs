@@ -1,11 +1,10 @@
-//! What is handed to a thread of the data plane: orders of the control side, and relays of the
-//! other thread.
+//! Queue to a thread of the data plane: orders of the control side, and relays of the other thread.
 //!
-//! Both wait in queues with a bound. An order must not be lost, so whoever gives one waits while
-//! there are too many: the threads of the data plane take all that there is each time they wake,
-//! and never wait for anybody who gives orders. A relay may be lost: what may not (where a path's
-//! packets come from, which key the peer uses) is offered again with the peer's next packet. The
-//! word to stop is always taken.
+//! Both wait in bounded queues. An order must not be lost, so its sender waits while the queue is
+//! full: the threads of the data plane take the whole queue each time they wake, and never wait for
+//! a sender. A relay may be lost: essential ones (the source of a path's packets, the key that the
+//! peer uses) are offered again with the peer's next packet. The request to stop is always
+//! accepted.
 //!
 //! ```text
 //!   control side --give--> [ orders: 1,024 ] --+
@@ -13,51 +12,52 @@
 //!   other thread --offer-> [ relays: 16,384 ] -+
 //! ```
 //!
-//! How it is shown that nothing is lost and nobody sleeps for ever: `tests/handoff.rs` runs this
-//! file under a model checker.
+//! `tests/handoff.rs` runs this file under a model checker, which verifies that nothing is lost and
+//! no thread sleeps forever.
 
 use super::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// Orders that may wait: opening every path of a hundred sessions.
+/// Orders that may wait: opening every path of a hundred sessions. Source: our choice; with less
+/// room, the control side waits more often, more only takes memory.
 pub(super) const ORDERS: usize = 1024;
-/// Relays that may wait, 4 MB: what sixty sessions may send at once
-/// (`hawser_proto::ingress::Ingress`).
+/// Relays that may wait, 4 MB. Source: what sixty-four sessions may send at once (`AT_ONCE` of
+/// `core/proto/src/ingress/allowance.rs`, 256).
 pub(super) const RELAYS: usize = 16_384;
 
-/// Lets the thread that takes notice that there is something.
+/// Waker of the receiving thread.
 pub(super) trait Wake {
-    /// Wakes it, or keeps it from falling asleep.
+    /// Wakes the thread, or prevents its next sleep.
     fn wake(&self);
 }
 
-/// Both queues, and the word to stop.
+/// Both queues, and the request to stop.
 struct State<O, R> {
     orders: Vec<O>,
     relays: Vec<R>,
     refused: u64,
     stopped: bool,
-    /// Nobody will take anything any more.
+    /// Set when the receiver was dropped.
     closed: bool,
 }
 
 struct Shared<O, R, W> {
     state: Mutex<State<O, R>>,
-    /// There is room for orders again, or there never will be.
+    /// Condition that the queue accepts orders again, or is closed.
     room: Condvar,
     waker: W,
     bounds: (usize, usize),
 }
 
-/// The giving end: for any thread.
+/// Sending end, for any thread.
 pub(super) struct Giver<O, R, W>(Arc<Shared<O, R, W>>);
 
-/// The taking end: closes when it is dropped.
+/// Receiving end, which closes the queue when dropped.
 pub(super) struct Taker<O, R, W: Wake>(Arc<Shared<O, R, W>>);
 
-/// Stops a thread when it is dropped, however that comes about.
+/// Guard that stops a thread when dropped, for any reason.
 pub(super) struct StopsOther<O, R, W: Wake>(pub(super) Giver<O, R, W>);
 
-/// Both ends. `bounds`: orders and relays that may wait.
+/// Creates both ends. `bounds` are the maximum numbers of waiting orders and relays.
 pub(super) fn handoff<O, R, W: Wake>(waker: W, bounds: (usize, usize)) -> (Giver<O, R, W>, Taker<O, R, W>) {
     let state = State {
         orders: Vec::new(),
@@ -88,8 +88,8 @@ impl<O, R, W> Clone for Giver<O, R, W> {
 }
 
 impl<O, R, W: Wake> Giver<O, R, W> {
-    /// Gives an order and wakes the thread; waits while too many wait. After the end of the thread,
-    /// orders go nowhere.
+    /// Sends an order and wakes the thread; waits while the queue is full. After the end of the
+    /// thread, orders are dropped.
     pub(super) fn give(&self, order: O) {
         let mut state = self.0.lock();
         while state.orders.len() >= self.0.bounds.0 && !state.closed {
@@ -107,12 +107,13 @@ impl<O, R, W: Wake> Giver<O, R, W> {
         self.0.waker.wake();
     }
 
-    /// Offers a relay, without waking the thread ([`Self::wake`]); false when it was not taken.
+    /// Offers a relay, without waking the thread ([`Self::wake`]). Returns false if it was not
+    /// accepted.
     pub(super) fn offer(&self, relay: R) -> bool {
         self.hand(relay).is_ok()
     }
 
-    /// Offers a relay as [`Self::offer`] does, and gives it back where it was not taken.
+    /// Offers a relay as [`Self::offer`] does, and returns it if it was not accepted.
     pub(super) fn hand(&self, relay: R) -> Result<(), R> {
         let mut state = self.0.lock();
         if state.relays.len() < self.0.bounds.1 && !state.closed {
@@ -128,7 +129,7 @@ impl<O, R, W: Wake> Giver<O, R, W> {
         self.0.waker.wake();
     }
 
-    /// Tells the thread to end.
+    /// Asks the thread to end.
     pub(super) fn stop(&self) {
         self.0.lock().stopped = true;
         self.0.waker.wake();
@@ -136,8 +137,8 @@ impl<O, R, W: Wake> Giver<O, R, W> {
 }
 
 impl<O, R, W: Wake> Taker<O, R, W> {
-    /// Takes all that waits, in the order in which it was given; the lists must be empty. Returns
-    /// whether the thread is to go on.
+    /// Takes all waiting orders and relays, in their order; the lists must be empty. Returns
+    /// whether the thread must continue.
     pub(super) fn take(&self, orders: &mut Vec<O>, relays: &mut Vec<R>) -> bool {
         let mut state = self.0.lock();
         std::mem::swap(&mut state.orders, orders);
@@ -150,12 +151,12 @@ impl<O, R, W: Wake> Taker<O, R, W> {
         goes_on
     }
 
-    /// Relays that were not taken.
+    /// Returns the number of rejected relays.
     pub(super) fn refused(&self) -> u64 {
         self.0.lock().refused
     }
 
-    /// What the giving end wakes.
+    /// Returns the waker of the receiver.
     pub(super) fn waker(&self) -> &W {
         &self.0.waker
     }
@@ -165,7 +166,7 @@ impl<O, R, W: Wake> Drop for Taker<O, R, W> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.closed = true;
-        // Orders may hold answers that somebody waits for.
+        // Orders may contain the senders of awaited answers.
         let left = (
             std::mem::take(&mut state.orders),
             std::mem::take(&mut state.relays),

@@ -1,4 +1,4 @@
-//! The receiving thread: networks to TUN.
+//! Receiving thread, from the networks to the TUN device.
 
 mod delivering;
 mod gates;
@@ -42,24 +42,30 @@ mod handover;
 use gates::Gates;
 use streaming::{Bounded, Streams};
 
-/// Buffers offered to the kernel in one call.
+/// Buffers offered to the kernel in one call. Source: our choice, 1 MB in all; fewer need more
+/// system calls at high rates, more leave the processor's cache before they are processed.
 const BUFFERS: usize = 16;
-/// Calls per socket before what they brought is delivered.
+/// Receive calls per socket before their packets are delivered. Source: our choice; more rounds
+/// release more segments of a flow at once, and delay those of other sockets.
 const ROUNDS: usize = 2;
-/// Gaps that a session which holds too much gives up at once.
+/// Gaps that a session which holds too much gives up at once. Source: our choice; each search
+/// examines the session's flows once, and more gaps at once give up packets that would have been
+/// delivered.
 const RELIEVED_AT_ONCE: usize = 16;
-/// When what the sending thread must know and could not be told is told again.
+/// Retry interval for messages that the full queue to the sending thread rejected. Source: our
+/// choice; a report that is late by more looks like a silent path, and a shorter interval wakes the
+/// thread in vain.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// What the receiving thread is told.
+/// Orders for the receiving thread.
 pub(super) enum Order {
     Change(Arc<Change>),
-    /// Ends this thread.
+    /// Ends this thread, and answers with the checkpoints of its sessions.
     HandOver(Reply<Vec<SessionCheckpoint>>),
     Snapshot(Reply<super::Snapshot>),
 }
 
-/// What the index of an arriving datagram stands for.
+/// Path of an index in arriving datagrams.
 #[derive(Clone, Copy)]
 struct PathEntry {
     session: SessionId,
@@ -69,17 +75,17 @@ struct PathEntry {
 struct Session {
     tunnel: tunnel::Receiving<u32, DataKey, Source>,
     streams: ReceivingStreams,
-    /// The limit of the session lets bytes of streams pass again.
+    /// Time at which the limit of the session permits bytes of streams again.
     streams_due: Instant,
     account: Account,
-    /// The numbers of its paths.
+    /// Indexes of its paths.
     indexes: Vec<u32>,
     due: Instant,
     is_touched: bool,
     is_hub: bool,
 }
 
-/// The buffers that a session's packets lie in.
+/// Buffers that contain a session's packets.
 struct Filing<'a> {
     store: &'a mut Store,
     owner: Owner,
@@ -128,17 +134,17 @@ struct Dropped {
 pub(super) struct Links {
     pub(super) tun: Tun,
     pub(super) format: Format,
-    /// How packets are put in order.
+    /// Limits of the resequencers.
     pub(super) order: resequencer::Config,
     pub(super) orders: Taker<Order, StreamRelay, Waker>,
-    /// The sending thread, which ends with this one.
+    /// Sending thread, which ends with this one.
     pub(super) egress: StopsOther<egress::Order, Relayed, Waker>,
     pub(super) control: tokio::sync::mpsc::Sender<ControlDatagram>,
 }
 
 pub(super) struct Receiving {
     links: Links,
-    /// Drops what clients may not reach, on a hub.
+    /// Filter of a hub, which drops packets to destinations that clients may not reach.
     filter: Option<ClientFilter<Arc<Policy>>>,
     sockets: Vec<(SocketId, Arc<DataSocket>)>,
     sessions: BTreeMap<SessionId, Session>,
@@ -150,24 +156,24 @@ pub(super) struct Receiving {
     rebuilt: Vec<Headers>,
     touched: Vec<SessionId>,
     due: BTreeSet<(Instant, SessionId)>,
-    /// State of streams; `None`: connections go as packets.
+    /// State of streams; `None` if connections are transferred as packets.
     streams: Option<Streams>,
-    /// Sessions that are held to a rate.
+    /// Limits of sessions.
     gates: Gates,
-    /// Sessions of which the sending thread does not know yet what it must.
+    /// Sessions with essential relays that the sending thread has not accepted yet.
     untold: Vec<SessionId>,
     dropped: Dropped,
     datagrams: u64,
     writes: u64,
-    /// When all sockets were last found empty.
+    /// Time when all sockets were last found empty.
     heard: Instant,
     relayed: bool,
     running: bool,
 }
 
 impl Receiving {
-    /// `client_policy`: the destinations that clients may reach, on a hub.
-    /// `streams`: `None` where connections go as packets.
+    /// Creates the thread's state. `client_policy` has the destinations that clients of a hub may
+    /// reach. `streams` is `None` if connections are transferred as packets.
     pub(super) fn new(
         links: Links,
         client_policy: Option<Arc<Policy>>,
@@ -200,7 +206,7 @@ impl Receiving {
         }
     }
 
-    /// Runs until told to stop.
+    /// Runs until it is asked to stop.
     pub(super) fn run(mut self) {
         use_precise_timers();
         let mut ready = Vec::new();
@@ -210,7 +216,7 @@ impl Receiving {
             self.running = self.links.orders.take(&mut orders, &mut relays);
             let ordered = !orders.is_empty();
             if ordered {
-                // The sockets may be others now: what was ready is looked at again.
+                // The sockets may have been replaced, so poll all of them again.
                 ready.clear();
             }
             for order in orders.drain(..) {
@@ -229,14 +235,14 @@ impl Receiving {
                 self.end_batch(now());
             }
             self.flush_due();
-            self.tell_again();
+            self.retry_relays();
             if std::mem::take(&mut self.relayed) {
                 self.links.egress.0.wake();
             }
         }
     }
 
-    /// When there is something to do, if nothing arrives.
+    /// Returns the time of the next timer.
     fn next_due(&self) -> Instant {
         let first = self.due.first().map_or(Instant::FAR_FUTURE, |(due, _)| *due);
         let untold = if self.untold.is_empty() {
@@ -251,7 +257,7 @@ impl Receiving {
     fn wait(&mut self, ready: &mut Vec<bool>) {
         let due = self.next_due();
         let timeout = (due != Instant::FAR_FUTURE).then(|| due.since(now()));
-        // Sockets first, so that `ready` has their order; more than 62 networks are not waited for.
+        // Sockets are first, so that `ready` has their order; at most 62 networks are polled.
         let mut sources: Vec<BorrowedFd<'_>> = self
             .sockets
             .iter()
@@ -284,7 +290,7 @@ impl Receiving {
         for _ in 0..ROUNDS {
             let mut meta = [RecvMeta::default(); BUFFERS];
             let received = {
-                let mut buffers = self.store.large_many(&self.offered).map(IoSliceMut::new);
+                let mut buffers = self.store.large_buffers(&self.offered).map(IoSliceMut::new);
                 let mut slices: [IoSliceMut<'_>; BUFFERS] =
                     std::array::from_fn(|_| buffers.next().expect("as many buffers as slots"));
                 socket.receive(&mut slices, &mut meta)
@@ -311,7 +317,7 @@ impl Receiving {
         false
     }
 
-    /// Works through the datagrams of one buffer.
+    /// Processes the datagrams of one buffer.
     fn take_buffer(&mut self, buffer: u32, socket: SocketId, meta: &RecvMeta, at: Instant) {
         let from = plain(meta.addr);
         let to = meta.dst_ip.map(|address| address.to_canonical());
@@ -395,8 +401,8 @@ impl Receiving {
         }
     }
 
-    /// Tells the sending thread again what it must know and did not take.
-    fn tell_again(&mut self) {
+    /// Repeats relays that the sending thread depends on and has not accepted.
+    fn retry_relays(&mut self) {
         let at = now();
         let Self {
             links,
@@ -408,11 +414,11 @@ impl Receiving {
         untold.retain(|name| {
             sessions
                 .get_mut(name)
-                .is_some_and(|session| !session.tell(*name, links, relayed, at))
+                .is_some_and(|session| !session.send_relays(*name, links, relayed, at))
         });
     }
 
-    /// Delivers what a batch made deliverable, and passes on what the machines have to say.
+    /// Delivers the packets that a batch made deliverable, and passes on events of the machines.
     fn end_batch(&mut self, at: Instant) {
         let mut touched = std::mem::take(&mut self.touched);
         for name in touched.drain(..) {
@@ -424,14 +430,14 @@ impl Receiving {
         self.relieve(at);
     }
 
-    /// Lets sessions that hold too much let go of what they have held longest.
+    /// Makes sessions that exceed their memory release their oldest buffered packets.
     fn relieve(&mut self, at: Instant) {
         while let Some(account) = self.store.over() {
             let mut sessions = self.sessions.values_mut();
             let Some(session) = sessions.find(|session| session.account == account) else {
                 return;
             };
-            // Some at once: what leaves is delivered in one go.
+            // Several packets are released at once, and delivered together.
             let has_held = (0..RELIEVED_AT_ONCE)
                 .filter(|_| session.tunnel.relieve(at, &mut self.out))
                 .count();
@@ -452,14 +458,14 @@ impl Receiving {
         };
         session.is_touched = false;
         session.tunnel.flush(at, self.heard, &mut self.out);
-        let is_told = session.tell(name, &self.links, &mut self.relayed, at);
+        let is_told = session.send_relays(name, &self.links, &mut self.relayed, at);
         if !is_told && !self.untold.contains(&name) {
             self.untold.push(name);
         }
         session.note_due(name, &mut self.due);
     }
 
-    /// Flushes the sessions whose time has come.
+    /// Flushes the sessions whose timer has expired.
     fn flush_due(&mut self) {
         let at = now();
         self.store.trim(at);
@@ -483,7 +489,7 @@ impl Receiving {
         }
     }
 
-    /// Carries out the receiving half of a change.
+    /// Executes the receiving half of a change.
     fn change(&mut self, change: &Change) {
         match change {
             Change::AddSocket { id, socket, .. } => {
@@ -492,8 +498,8 @@ impl Receiving {
             }
             Change::RemoveSocket { id } => self.sockets.retain(|(known, _)| known != id),
             Change::AddSession { session, role, inner } => {
-                // All that a hub sends to its client is the hub's to answer for, and frames have
-                // no addresses that anybody gave out.
+                // The hub is responsible for all packets to its client, and frames have no assigned
+                // addresses, so neither is filtered.
                 let format = self.links.format;
                 let is_checked = *role == Role::Hub && format == Format::Ip;
                 let addresses = is_checked.then(|| inner.clone());
@@ -543,10 +549,11 @@ impl Receiving {
             }
             Change::RestoreSession {
                 session,
+                role,
                 inner,
                 checkpoint,
             } => {
-                if let Err(error) = self.restore_session(*session, inner.clone(), &checkpoint.receiving) {
+                if let Err(error) = self.restore_session((*session, *role), inner.clone(), checkpoint) {
                     tracing::error!(session = session.0, %error, "a session is lost");
                 }
             }
@@ -556,16 +563,18 @@ impl Receiving {
                 self.check_streams(policy);
             }
             // These concern sending only.
-            Change::BeginWith { .. }
+            Change::SetOtherClients(_)
+            | Change::BeginWith { .. }
             | Change::GoOnWith { .. }
             | Change::SetDestinations { .. }
-            | Change::Place { .. }
+            | Change::Assign { .. }
             | Change::RebindPath { .. }
             | Change::SetCap { .. }
             | Change::SetAirtime { .. }
             | Change::SetPause { .. }
             | Change::SetPreference { .. }
             | Change::SetScheduler { .. }
+            | Change::SetController { .. }
             | Change::SetLayerRules { .. }
             | Change::SetDeadlines { .. }
             | Change::SetForms(_)
@@ -573,7 +582,7 @@ impl Receiving {
         }
     }
 
-    /// `inner`: the addresses of the client, on a hub.
+    /// Adds a session; on a hub `inner` are the addresses of the client.
     fn add_session(
         &mut self,
         name: SessionId,
@@ -620,7 +629,7 @@ impl Receiving {
         self.store.close_account(session.account);
         self.due.remove(&(session.due, name));
         for index in session.indexes {
-            // Another session may have the number by now.
+            // Another session may have the index now.
             if self.paths.get(&index).is_some_and(|entry| entry.session == name) {
                 self.paths.remove(&index);
             }
@@ -645,7 +654,7 @@ impl Receiving {
             .map(|session| session.tunnel.ingress().rebuilt())
             .sum();
         let joined = self.sessions.values();
-        let joined = joined.map(|session| session.tunnel.ingress().joined()).sum();
+        let joined = joined.map(|session| session.tunnel.ingress().reassembled()).sum();
         let refused = self
             .sessions
             .values()
@@ -653,7 +662,7 @@ impl Receiving {
             .sum();
         let mut waiting = 0;
         for session in self.sessions.values() {
-            waiting += session.tunnel.ingress().held();
+            waiting += session.tunnel.ingress().buffered();
             let counters = session.tunnel.ingress().resequencer();
             order.in_order += counters.in_order;
             order.held += counters.held;
@@ -735,8 +744,9 @@ impl Dropped {
 }
 
 impl Session {
-    /// Tells the sending thread what it is to know; false when it does not know all that it must.
-    fn tell(&mut self, name: SessionId, links: &Links, relayed: &mut bool, at: Instant) -> bool {
+    /// Sends relays to the sending thread; returns false if it has not accepted all that it depends
+    /// on.
+    fn send_relays(&mut self, name: SessionId, links: &Links, relayed: &mut bool, at: Instant) -> bool {
         self.tunnel.relay(at, |relay| {
             let is_told = links.egress.0.offer(Relayed { session: name, relay });
             *relayed |= is_told;
@@ -745,7 +755,7 @@ impl Session {
         !self.tunnel.has_untold()
     }
 
-    /// Takes note when it is to be flushed, if nothing comes.
+    /// Records when the session must be flushed without further packets.
     fn note_due(&mut self, name: SessionId, all: &mut BTreeSet<(Instant, SessionId)>) {
         let due = self.tunnel.poll_timeout().min(self.streams_due);
         if due == self.due {

@@ -1,4 +1,4 @@
-//! Where a path's datagrams go.
+//! Destination of a path's datagrams.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use super::pool::BufferId;
 /// The shortest time that a rate is measured over.
 const METER: Duration = Duration::from_millis(500);
 
-/// Where a path's datagrams go.
+/// Destination of a path's datagrams.
 pub(super) struct Lane {
     pub(super) socket: Option<Arc<DataSocket>>,
     pub(super) remote: Option<SocketAddr>,
-    /// The address that the peer speaks to, on a hub.
+    /// Local address that the peer uses, on a hub.
     pub(super) local: Option<IpAddr>,
     pub(super) peer_index: u32,
     pub(super) name: String,
@@ -43,8 +43,8 @@ impl Lane {
         }
     }
 
-    /// Writes and encrypts the datagrams of a burst into the batch of their path; false when the
-    /// session has no key. What has no address or socket is lost.
+    /// Writes and encrypts the datagrams of a burst into the batch of their path. Returns false if
+    /// the session has no key. Datagrams without an address or socket are lost.
     pub(super) fn send(
         &self,
         burst: &Burst<'_, BufferId, DataKey>,
@@ -72,7 +72,7 @@ impl Lane {
     }
 }
 
-/// Turns two byte totals into rates, between one look and the next.
+/// Meter that computes rates from two byte totals between consecutive samples.
 #[derive(Default)]
 pub(super) struct Meter {
     since: Option<Instant>,

@@ -1,13 +1,13 @@
-//! Buffers of the sending side: what applications sent, until it has gone and need not be kept any
-//! more.
+//! Buffers of the sending side, which store packets of applications until they are sent and no
+//! longer needed for retransmission.
 //!
-//! Buffers are of a few sizes, so that a small packet takes little: a packet is read into one
-//! place, and moves to a buffer that suits it. Only those that need the largest one stay where they
-//! were read. What sessions hold is counted in bytes of buffers; who has to give some up is decided
-//! in [`super::sessions`].
+//! Buffers have a few sizes, so that a small packet takes little memory: a packet is read into a
+//! common buffer, and moved to one of suitable size. Only packets that need the largest size remain
+//! where they were read. The memory of sessions is counted in bytes of buffers; [`super::sessions`]
+//! decides which session must release some.
 //!
-//! Cost: O(1) a packet and a copy of those below 16 KB; nothing is allocated while as many buffers
-//! are in use as a moment ago. Memory that was not needed for ten seconds is given back by half.
+//! Cost: O(1) per packet and a copy of those below 16 KB; nothing is allocated while the number of
+//! used buffers does not grow. Half of the memory that was unused for 10 s is released.
 
 use hawser_linux::memory::give_back;
 use hawser_linux::tun::READ_LEN;
@@ -16,42 +16,46 @@ use hawser_units::{Duration, Instant};
 use super::share::Share;
 
 /// Bytes of the buffers of each size: a small packet, one of a network's size, some joined ones,
-/// and the most that one call reads.
+/// and the most that one call reads. Source: our choice, each eight times the one before as far as
+/// possible; with fewer sizes, small packets take more memory, with more, memory is left unused in
+/// more of them.
 const SIZES: [usize; 4] = [256, 2_048, 16_384, READ_LEN];
-/// The upper bits of a buffer's number are its size.
+/// Bits of a buffer's number below those of its size. Source: [`SIZES`] has four sizes, which take
+/// two bits of 32.
 const NUMBER_BITS: u32 = 30;
-/// Between two looks for memory that is not needed.
+/// Interval between searches for unused memory. Source: our choice; more frequent releases let the
+/// kernel zero the same pages again for each burst.
 pub(super) const TRIM_EVERY: Duration = Duration::from_secs(10);
-/// So much unused memory is not worth a look: eight of the largest buffers. Whatever is left unused
-/// here becomes resident bit by bit, as larger packets come to lie in it. Units: bytes.
+/// Amount of unused memory that is not released. Unused memory becomes resident gradually, as
+/// larger packets are stored in it. Source: eight buffers of 64 KiB. Units: bytes.
 pub(super) const SPARE: u64 = 512 << 10;
 
-/// Names a buffer.
+/// Number of a buffer.
 pub(super) type BufferId = u32;
 
 /// Buffers of one size.
 #[derive(Default)]
 pub(super) struct Shelf {
-    /// By number; empty boxes have no memory.
+    /// Buffers by number; empty boxes have no memory.
     pub(super) buffers: Vec<Box<[u8]>>,
     free: Vec<u32>,
-    /// Numbers without memory.
+    /// Numbers of buffers without memory.
     bare: Vec<u32>,
-    /// The fewest that were free since the last look.
+    /// Minimum number of free buffers since the last sample.
     least_free: usize,
 }
 
-/// All buffers of the sending side.
+/// Buffers of the sending side.
 pub(super) struct Pool {
     shelves: [Shelf; SIZES.len()],
-    /// Where the next packet is read to.
+    /// Buffer into which the next packet is read.
     reading: Box<[u8]>,
     share: Share,
     trimmed: Instant,
 }
 
 impl Pool {
-    /// `share`: bytes that may be in use.
+    /// Creates the pool; `share` limits the bytes in use.
     pub(super) fn new(share: Share, now: Instant) -> Self {
         Self {
             shelves: Default::default(),
@@ -61,32 +65,32 @@ impl Pool {
         }
     }
 
-    /// The place that the next packet is read to.
+    /// Returns the buffer into which the next packet is read.
     pub(super) fn reading(&mut self) -> &mut [u8] {
         &mut self.reading
     }
 
-    /// Bytes that a packet of `len` bytes takes.
+    /// Returns the bytes of memory that a packet of `len` bytes uses.
     pub(super) fn cost_of(len: usize) -> u64 {
         SIZES[shelf_for(len)] as u64
     }
 
-    /// Bytes that a buffer takes.
+    /// Returns the bytes of memory that a buffer uses.
     pub(super) fn cost(id: BufferId) -> u64 {
         SIZES[shelf_of(id)] as u64
     }
 
-    /// Whether so many bytes more are too much.
+    /// Returns whether `cost` bytes more would exceed the limit.
     pub(super) fn lacks(&self, cost: u64) -> bool {
         self.share.lacks(cost)
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub(super) fn used(&self) -> u64 {
         self.share.used()
     }
 
-    /// Takes a buffer for the packet that was read, of `len` bytes: [`Self::fill`] puts it there.
+    /// Reserves a buffer for the read packet of `len` bytes; [`Self::fill`] stores the packet.
     pub(super) fn reserve(&mut self, len: usize) -> BufferId {
         let at = shelf_for(len);
         let number = self.shelves[at].take(SIZES[at]);
@@ -94,7 +98,7 @@ impl Pool {
         (at as u32) << NUMBER_BITS | number
     }
 
-    /// Moves the packet that was read, of `len` bytes, to the buffer that was reserved for it.
+    /// Moves the read packet of `len` bytes to its reserved buffer.
     pub(super) fn fill(&mut self, id: BufferId, len: usize) {
         let at = shelf_of(id);
         let buffer = &mut self.shelves[at].buffers[number_of(id)];
@@ -115,7 +119,7 @@ impl Pool {
         self.share.give_back(Self::cost(id));
     }
 
-    /// When memory may be given back.
+    /// Returns when memory may be released.
     pub(super) fn due(&self) -> Instant {
         if self.spare() <= SPARE {
             return Instant::FAR_FUTURE;
@@ -123,7 +127,7 @@ impl Pool {
         self.trimmed + TRIM_EVERY
     }
 
-    /// Gives memory back that was not needed of late.
+    /// Releases buffers that have been unused since the last call.
     pub(super) fn trim(&mut self, now: Instant) {
         if now < self.due() {
             return;
@@ -135,7 +139,7 @@ impl Pool {
         give_back();
     }
 
-    /// Bytes of memory that nobody uses.
+    /// Returns the bytes of unused memory.
     pub(super) fn spare(&self) -> u64 {
         let spare = |(shelf, size): (&Shelf, usize)| (shelf.spare() * size) as u64;
         self.shelves.iter().zip(SIZES).map(spare).sum()
@@ -143,7 +147,7 @@ impl Pool {
 }
 
 impl Shelf {
-    /// Takes a buffer, which must always be asked for with the same size.
+    /// Takes a buffer; the size must be the same in all calls.
     pub(super) fn take(&mut self, size: usize) -> u32 {
         if let Some(number) = self.free.pop() {
             self.least_free = self.least_free.min(self.free.len());
@@ -167,12 +171,12 @@ impl Shelf {
         self.free.push(number);
     }
 
-    /// Buffers that nobody uses.
+    /// Returns the number of unused buffers.
     pub(super) fn spare(&self) -> usize {
         self.free.len()
     }
 
-    /// Gives the memory of half of the buffers back that were not needed since the last call.
+    /// Releases the memory of half of the buffers that were not needed since the last call.
     pub(super) fn trim(&mut self) {
         let surplus = self.least_free.min(self.free.len()).div_ceil(2);
         for number in self.free.drain(..surplus) {
@@ -205,7 +209,7 @@ mod tests {
         Pool::new(Share::whole(1 << 20), BEGIN)
     }
 
-    /// A packet of `len` bytes that are all `byte`.
+    /// Stores a packet of `len` bytes that are all `byte`.
     fn put(pool: &mut Pool, len: usize, byte: u8) -> BufferId {
         pool.reading()[..len].fill(byte);
         let id = pool.reserve(len);
@@ -268,7 +272,7 @@ mod tests {
             pool.trim(now);
         }
         assert!(memory(&pool) <= 10 * READ_LEN as u64, "{}", memory(&pool));
-        // It ends, and its memory is not needed either.
+        // The flow ends, and its memory is no longer needed.
         for _ in 0..10 {
             now += TRIM_EVERY;
             pool.trim(now);

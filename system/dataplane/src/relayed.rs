@@ -1,4 +1,4 @@
-//! What the receiving thread passes on to the sending one.
+//! Relays from the receiving thread to the sending thread.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,21 +7,21 @@ use hawser_proto::tunnel::{self, Relay};
 use super::overhead::overhead;
 use super::{SessionId, SocketId};
 
-/// What the receiving thread noticed of a session.
+/// Observation of the receiving thread about a session.
 pub(super) struct Relayed {
     pub(super) session: SessionId,
     pub(super) relay: Relay<Source>,
 }
 
-/// The way that a datagram came: a hub answers by the same.
+/// Origin of a datagram: a hub answers over the same route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source {
-    /// By which socket.
+    /// Socket that received it.
     pub(super) socket: SocketId,
-    /// From which address of the peer.
+    /// Source address of the peer.
     pub(super) from: SocketAddr,
-    /// To which address of this machine: a machine may have several, and firewalls let in only
-    /// answers from the right one.
+    /// Destination address on this machine: it may have several, and firewalls accept only answers
+    /// from the right one.
     pub(super) to: Option<IpAddr>,
 }
 

@@ -1,17 +1,17 @@
-//! The sending halves of all sessions and the buffers that their packets lie in: who may hold how
-//! much, and whose turn it is.
+//! Sending halves of all sessions and the buffers of their packets: memory limits and order of
+//! service.
 //!
-//! No TUN, no socket, no clock: [`super::egress`] has those.
+//! This module has no TUN device, socket or clock; [`super::egress`] has those.
 //!
-//! A packet from the TUN is read into [`Sessions::reading`], then [`Sessions::accept`] queues it.
-//! Each session holds at most [`QUOTA`] bytes of buffers. When these are used up it gives up its
-//! own oldest packets; when all buffers are in use, the session that holds most gives up its oldest
-//! packets (RFC 8290 section 4.1, where a flow's place is a session's here). So no session loses
-//! anything because another one holds much. Whatever waits longer than
-//! [`hawser_proto::flow::LONGEST_WAIT`] goes, also where nothing comes in any more: each session's
-//! machine has a timer for it.
+//! A packet from the TUN device is read into [`Sessions::reading`], then [`Sessions::accept`]
+//! queues it. Each session uses at most [`QUOTA`] bytes of buffers. Beyond that it drops its own
+//! oldest packets; when all buffers are in use, the session with the most buffers drops its oldest
+//! packets (RFC 8290 section 4.1, with sessions instead of flows). So no session loses packets
+//! because of another one's queue. A packet that waits longer than
+//! [`hawser_proto::flow::LONGEST_WAIT`] is dropped, even if no more packets arrive, because each
+//! session's machine has a timer for it.
 //!
-//! Cost: O(1) a packet; O(sessions) for each [`SHED_AT_ONCE`] packets that are given up.
+//! Cost: O(1) per packet; O(sessions) for each [`SHED_AT_ONCE`] dropped packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -34,39 +34,42 @@ use super::{Destinations, Event, SessionId};
 mod choice;
 mod handover;
 mod routes;
+pub(super) mod snapshot;
 
 use choice::Choice;
 use routes::Routes;
 
-/// Bytes of buffers in use by all sessions, of all pairs of threads.
+/// Bytes of buffers in use by all sessions, of all pairs of threads. Source: our choice
+/// (docs/manual/hub.md, "Memory"); more takes memory of small machines, less drops packets of
+/// sessions with a high rate and a long round trip.
 pub(super) const CAPACITY: u64 = 128 << 20;
-/// Bytes of buffers in use by one session: what one of 1 Gbit/s keeps for half a second, which is
-/// as long as retransmissions take over most networks.
+/// Bytes of buffers in use by one session. Source: a session of 1 Gbit/s keeps 62.5 MB for half a
+/// second, which is as long as retransmissions take over most networks.
 pub(super) const QUOTA: u64 = CAPACITY / 2;
 /// Packets that the session which holds most gives up at once: looking for it is worth several.
 ///
 /// Source: RFC 8290 section 4.1 and Linux's `fq_codel`, `drop_batch_size`.
 const SHED_AT_ONCE: usize = 64;
-/// Buffers that one session keeps for retransmission, beside its quota of bytes: bounds what is
-/// remembered of them to some 3 MB.
-const KEPT: usize = 16_384;
+/// Buffers that one session keeps for retransmission, in addition to its quota of bytes. Source: a
+/// bound on memory, some 3 MB for what is remembered of them.
+const RETRANSMISSION_BUFFERS: usize = 16_384;
 /// Reads of sockets of streams before others have their turn: the receiving thread's relays, the
 /// TUN, other sessions.
 ///
 /// Source: as the TUN's (`READS`, `egress.rs`), fewer because each has a call for every stream.
 const READS_AT_ONCE: usize = 8;
-/// One session's sending side.
+/// Sending side of one session.
 pub(super) struct Session {
     pub(super) tunnel: Sending<BufferId, DataKey>,
     pub(super) lanes: BTreeMap<PathId, Lane>,
     pub(super) streams: SendingStreams,
-    /// Bytes of the buffers that its packets lie in.
+    /// Bytes of the buffers of its packets.
     held: u64,
     due: Instant,
     is_busy: bool,
 }
 
-/// The buffers of one session.
+/// Buffers of a session.
 struct Lent<'a> {
     pool: &'a mut Pool,
     held: &'a mut u64,
@@ -94,35 +97,38 @@ pub(super) struct Dropped {
     pub(super) stopped: u64,
 }
 
-/// What became of a packet from the TUN.
+/// Outcome for a packet from the TUN.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Accepted {
-    /// It is queued.
+    /// Queued.
     Queued,
-    /// It is queued and goes in pieces: its sender is to hear this, which names what goes whole.
+    /// Queued in fragments: its sender receives this ICMP message with the size that is not
+    /// fragmented.
     Advised(Vec<u8>),
-    /// It was dropped, and counted.
+    /// Dropped and counted.
     Dropped,
-    /// It was dropped because no path takes more than this; its sender is to be told.
+    /// Packet to a destination without a session; not counted.
+    NoSession(IpAddr),
+    /// Dropped because no path accepts more than this size; its sender must be notified.
     TooLarge(u16),
 }
 
-/// All sessions.
+/// Table of all sessions.
 pub(super) struct Sessions {
-    /// What the inner packets of all of them are.
+    /// Format of the inner packets of all sessions.
     format: Format,
-    /// What may wait of a flow; `None`: what the paths need.
+    /// Limit of a flow's queue; `None` for as much as the paths need.
     pub(super) buffer: Option<Bytes>,
     all: BTreeMap<SessionId, Session>,
     pool: Pool,
-    /// Memory of what was read of streams.
+    /// Memory of data read from streams' sockets.
     stream_share: Share,
-    /// Sessions that have something to say of streams.
+    /// Sessions with pending notices about streams.
     streamed: Vec<SessionId>,
-    /// Counts of streams of sessions that are gone.
+    /// Counts of streams of ended sessions.
     pub(super) stream_counts: super::streams::sending::Counts,
     routes: Routes,
-    /// On a client, and where frames are carried, routes say nothing.
+    /// Choice of the session on a client, and for frames, which routes do not determine.
     choice: Choice,
     due: BTreeSet<(Instant, SessionId)>,
     busy: Vec<SessionId>,
@@ -131,7 +137,8 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// `share`: bytes of buffers that may be in use; `stream_share`: the same of streams.
+    /// Creates the table; `share` limits the bytes of buffers in use, `stream_share` those of
+    /// streams.
     pub(super) fn new(
         format: Format,
         seed: u64,
@@ -159,7 +166,7 @@ impl Sessions {
         self.remove(name);
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut egress = Egress::new(self.seed, at);
-        egress.keep_at_most(KEPT);
+        egress.limit_retransmission_buffers(RETRANSMISSION_BUFFERS);
         egress.set_format(self.format);
         egress.set_buffer(self.buffer);
         let session = Session {
@@ -198,31 +205,31 @@ impl Sessions {
         }
     }
 
-    /// Flows begin with that session from now on; those of the one before stay there.
+    /// Assigns new flows to that session; those of the previous one remain there.
     pub(super) fn begin_with(&mut self, name: SessionId) {
         if self.all.contains_key(&name) {
             self.choice.begin_with(name);
         }
     }
 
-    /// Flows of the session before, which is gone, go on in that one.
+    /// Continues flows of the previous session, which has ended, in this one.
     pub(super) fn go_on_with(&mut self, name: SessionId) {
         if self.all.contains_key(&name) {
             self.choice.go_on_with(name);
         }
     }
 
-    /// Flows to these destinations begin in that session, beside the one where all others do.
+    /// Assigns new flows to these destinations to that session; all others begin in the other one.
     pub(super) fn set_destinations(&mut self, name: SessionId, destinations: &Destinations) {
         if self.all.contains_key(&name) {
             self.choice.set_destinations(name, destinations.clone());
         }
     }
 
-    /// A connection begins in that session.
-    pub(super) fn place(&mut self, name: SessionId, flow: FlowKey) {
+    /// Assigns a new connection to that session.
+    pub(super) fn assign(&mut self, name: SessionId, flow: FlowKey) {
         if self.all.contains_key(&name) {
-            self.choice.place(name, flow);
+            self.choice.assign(name, flow);
         }
     }
 
@@ -242,25 +249,27 @@ impl Sessions {
         }
     }
 
-    /// The session in which a connection becomes a stream.
+    /// Returns the session in which a connection becomes a stream, given its read SYN of `len`
+    /// bytes after the virtio header: the one that its packets would use.
     ///
     /// # Errors
-    /// The reason for which it goes as packets.
-    pub(super) fn of_streams(&self) -> Result<SessionId, &'static str> {
-        let name = self.choice.only().ok_or("there are two sessions")?;
+    /// The reason why it is transferred as packets.
+    pub(super) fn of_streams(&mut self, len: usize) -> Result<SessionId, &'static str> {
+        let packet = self.pool.reading().get(VIRTIO_LEN..len).unwrap_or_default();
+        let name = self.choice.of(packet, &self.all).ok_or("there is no session")?;
         let session = self.all.get(&name).ok_or("there is no session")?;
         if !session.tunnel.egress().takes_streams() {
-            return Err("the hub takes no streams");
+            return Err("the hub does not support streams");
         }
         Ok(name)
     }
 
-    /// Sessions that have something to say of streams.
+    /// Sessions with pending notices about streams.
     pub(super) fn poll_streamed(&mut self) -> Vec<SessionId> {
         std::mem::take(&mut self.streamed)
     }
 
-    /// Output of a session's streams.
+    /// Returns the next output of a session's streams.
     pub(super) fn poll_said(&mut self, name: SessionId) -> Option<Said> {
         let session = self.all.get_mut(&name)?;
         Some(std::mem::take(&mut session.streams.said))
@@ -271,17 +280,17 @@ impl Sessions {
         self.all.get(&name)
     }
 
-    /// Bytes of buffers in use.
-    pub(super) fn held(&self) -> u64 {
+    /// Returns the bytes of buffers in use.
+    pub(super) fn buffered_bytes(&self) -> u64 {
         self.pool.used()
     }
 
-    /// Where the next packet from the TUN is read to.
+    /// Returns the buffer into which the next packet from the TUN is read.
     pub(super) fn reading(&mut self) -> &mut [u8] {
         self.pool.reading()
     }
 
-    /// Queues the packet of `len` bytes that was read, behind its virtio header.
+    /// Queues the read packet of `len` bytes, which follows its virtio header.
     pub(super) fn accept(&mut self, len: usize, now: Instant) -> Accepted {
         let format = self.format;
         let reading = &mut self.pool.reading()[..len];
@@ -293,13 +302,16 @@ impl Sessions {
             self.dropped.malformed += 1;
             return Accepted::Dropped;
         };
-        let to = self
+        let name = self
             .choice
             .of(packet, &self.all)
             .or_else(|| destination(packet).and_then(|to| self.routes.of(to)));
-        let Some(name) = to.filter(|name| self.all.contains_key(name)) else {
-            self.dropped.no_session += 1;
-            return Accepted::Dropped;
+        let Some(name) = name.filter(|name| self.all.contains_key(name)) else {
+            let Some(to) = destination(packet) else {
+                self.dropped.no_session += 1;
+                return Accepted::Dropped;
+            };
+            return Accepted::NoSession(to);
         };
         let cost = Pool::cost_of(len);
         let is_short = self.pool.lacks(cost) || self.all[&name].held + cost > QUOTA;
@@ -335,8 +347,8 @@ impl Sessions {
         Accepted::Dropped
     }
 
-    /// Lets sessions give up packets until there is room for `cost` bytes of the session `name`;
-    /// false when that is in vain.
+    /// Makes sessions drop packets until there is room for `cost` bytes of the session `name`;
+    /// returns false if that fails.
     fn make_room(&mut self, name: SessionId, cost: u64, now: Instant) -> bool {
         while self.pool.lacks(cost) {
             let most = self.all.values_mut().max_by_key(|session| session.held);
@@ -358,15 +370,14 @@ impl Sessions {
         true
     }
 
-    /// When [`Self::service`] is to be called, if nothing happens before.
+    /// Returns when to call [`Self::service`], if no event occurs before.
     pub(super) fn due(&self) -> Instant {
         let first = self.due.first().map_or(Instant::FAR_FUTURE, |(due, _)| *due);
         first.min(self.pool.due())
     }
 
-    /// Lets every session that has something to do send what it may: `send` is given each burst
-    /// with the packet that it is cut from (empty where there is none), and whatever there is to
-    /// tell goes to `tell`.
+    /// Makes each session with pending work send the permitted packets. `send` receives each burst
+    /// with the packet from which it is cut (empty if there is none), and `tell` each event.
     pub(super) fn service(
         &mut self,
         clock: impl Fn() -> Instant,
@@ -388,9 +399,13 @@ impl Sessions {
                 continue;
             };
             session.is_busy = false;
+            if session.lanes.values().any(|lane| session.is_unequipped(lane)) {
+                // Packets sent before would be lost.
+                continue;
+            }
             let shares = (&mut self.pool, &mut self.stream_share);
             let is_more = session.transmit(name, shares, &clock, &mut send);
-            session.tell_changes(name, &mut tell);
+            session.report_changes(name, &mut tell);
             if session.streams.said.is_any() {
                 self.streamed.push(name);
             }
@@ -411,6 +426,11 @@ impl Sessions {
 }
 
 impl Session {
+    /// Returns whether a path of the previous process waits for the socket of the hub.
+    fn is_unequipped(&self, lane: &Lane) -> bool {
+        self.tunnel.role() == Role::Hub && lane.socket.is_none() && lane.remote.is_some()
+    }
+
     fn make_busy(&mut self, name: SessionId, busy: &mut Vec<SessionId>) {
         if !std::mem::replace(&mut self.is_busy, true) {
             busy.push(name);
@@ -424,7 +444,7 @@ impl Session {
         }
     }
 
-    /// Gives up the oldest packet; false when there is none.
+    /// Drops the oldest packet; returns false if there is none.
     fn shed(&mut self, pool: &mut Pool, now: Instant) -> bool {
         let Some(id) = self.tunnel.egress_mut().shed(now) else {
             return false;
@@ -433,8 +453,8 @@ impl Session {
         true
     }
 
-    /// Sends what may be sent, and reads sockets of streams as far as there is room. Returns
-    /// whether there is more at once.
+    /// Sends permitted packets, and reads sockets of streams while there is space. Returns whether
+    /// more can be sent immediately.
     fn transmit(
         &mut self,
         name: SessionId,
@@ -477,14 +497,14 @@ impl Session {
                 (None, Some(bytes)) => self.streams.bytes(bytes.id, &bytes.range),
                 (None, None) => Some(&[][..]),
             };
-            // What is not here belongs to a stream that was given up.
+            // A missing packet belongs to a reset stream.
             if let (Some(lane), Some(packet)) = (self.lanes.get(&burst.path()), packet) {
                 send(name, lane, &burst, packet);
             }
         }
     }
 
-    fn tell_changes(&mut self, name: SessionId, tell: &mut impl FnMut(Event)) {
+    fn report_changes(&mut self, name: SessionId, tell: &mut impl FnMut(Event)) {
         while let Some(event) = self.tunnel.poll_event() {
             tell(match event {
                 tunnel::Event::Path(path, state) => {
@@ -510,7 +530,7 @@ impl Session {
     }
 }
 
-/// The inner packet that a run is cut from.
+/// Returns the inner packet from which a run is cut.
 fn packet_of<'a>(pool: &'a Pool, run: &Run<BufferId>) -> &'a [u8] {
     &pool.bytes(run.buffer)[VIRTIO_LEN..][..run.cut.total()]
 }

@@ -1,28 +1,28 @@
-//! One bound of memory for all pairs of threads together.
+//! Memory limit for all pairs of threads together.
 //!
-//! Half of it is shared out, so that no pair is without any because of another; the other half is
-//! for whichever pair needs it. With one pair that is all. Cost: nothing while a pair makes do with
-//! its own part, else one atomic operation for each buffer.
+//! Half of it is divided among the pairs, so that no pair can exhaust another's part; the other
+//! half is available to all pairs. A single pair has the whole. Cost: nothing while a pair uses
+//! only its own part, otherwise one atomic operation per buffer.
 //!
-//! Two pairs that take at the same moment may both get what was left: the bound may be passed by
-//! one buffer for each pair.
+//! Two pairs that take memory at the same moment may both get the rest, so the limit may be
+//! exceeded by one buffer for each pair.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a pair may use of a bound. Units: bytes.
+/// Share of a pair in a limit. Units: bytes.
 #[derive(Debug)]
 pub(super) struct Share {
-    /// What is its own.
+    /// Reserved part of the pair.
     own: u64,
     used: u64,
-    /// What all pairs use beyond their own.
+    /// Bytes that all pairs use beyond their reserved parts.
     lent: Arc<AtomicU64>,
     lendable: u64,
 }
 
 impl Share {
-    /// `capacity` for so many pairs.
+    /// Divides `capacity` among this number of pairs.
     pub(super) fn divide(capacity: u64, pairs: usize) -> Vec<Self> {
         let lendable = capacity / 2;
         let own = (capacity - lendable) / pairs as u64;
@@ -36,29 +36,29 @@ impl Share {
         (0..pairs).map(share).collect()
     }
 
-    /// All of it for one.
+    /// Creates a share of the whole for one pair.
     #[cfg(test)]
     pub(super) fn whole(capacity: u64) -> Self {
         Self::divide(capacity, 1).remove(0)
     }
 
-    /// Whether so many bytes more are too much.
+    /// Returns whether `bytes` more would exceed the limit.
     pub(super) fn lacks(&self, bytes: u64) -> bool {
         let more = self.beyond(self.used + bytes) - self.beyond(self.used);
         more > 0 && self.lent.load(Ordering::Relaxed) + more > self.lendable
     }
 
-    /// Whether this pair is to let go of something.
+    /// Returns whether this pair has to release memory.
     pub(super) fn is_over(&self) -> bool {
         self.used > self.own && self.lent.load(Ordering::Relaxed) > self.lendable
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub(super) fn used(&self) -> u64 {
         self.used
     }
 
-    /// Takes some, whether there are or not.
+    /// Takes bytes regardless of the limit.
     pub(super) fn take(&mut self, bytes: u64) {
         let before = self.beyond(self.used);
         self.used += bytes;
@@ -68,7 +68,7 @@ impl Share {
         }
     }
 
-    /// Gives some back.
+    /// Returns bytes to the share.
     pub(super) fn give_back(&mut self, bytes: u64) {
         let before = self.beyond(self.used);
         self.used -= bytes;
@@ -107,7 +107,7 @@ mod tests {
         for pairs in [2, 3, 16] {
             let mut shares = Share::divide(4_800, pairs);
             let own = 2_400 / pairs as u64;
-            // The first takes all that it gets: its own, and what can be lent.
+            // The first pair takes all that it can get: its own part, and the shared half.
             let mut first = shares.remove(0);
             while !first.lacks(10) {
                 first.take(10);
@@ -121,7 +121,7 @@ mod tests {
             }
             let all: u64 = shares.iter().map(Share::used).sum();
             assert_eq!(all + first.used(), 4_800);
-            // What one gives back is there for others.
+            // Returned memory is available to others.
             first.give_back(100);
             assert!(!shares[0].lacks(100) && shares[0].lacks(110));
         }

@@ -1,159 +1,197 @@
-//! What the sending thread shows of its sessions.
+//! Snapshot of the data plane, for status and metrics.
 
-use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
-use hawser_proto::flow::Flow;
-use hawser_proto::path::policing;
-use hawser_units::{Duration, Instant, Rate};
-use hawser_wire::data::Class;
-use hawser_wire::frame::NOT_IP;
-use hawser_wire::inner::{FlowKey, protocol};
-
-use super::lane::Lane;
-use super::sessions::Session;
-use super::{AirSnapshot, FlowSnapshot, PathSnapshot, SessionId, SessionSnapshot};
-
-/// Flows shown of a session.
-const FLOWS: usize = 32;
-/// Within this a flow of UDP has sent something, or is over: the timeout of those in Linux's
-/// connection tracking (`nf_conntrack_udp_timeout`), after which no answer would come back.
-const RECENT: Duration = Duration::from_secs(30);
-
-/// `why`: the reason for which a connection is a stream, or none.
-pub(super) fn of_session(
-    name: SessionId,
-    session: &mut Session,
-    received: &BTreeMap<(u64, u16), (u32, u64)>,
-    why: impl Fn(&FlowKey) -> Option<&'static str>,
-    at: Instant,
-) -> SessionSnapshot {
-    let schedulers = Class::ALL
-        .map(|class| (class.name(), session.tunnel.egress().scheduler(class)))
-        .to_vec();
-    // Of thousands of flows only those that are shown are put in words: nothing is sent meanwhile.
-    let mut busiest: Vec<_> = session
-        .tunnel
-        .egress()
-        .flows()
-        .iter()
-        .map(|(_, flow)| flow)
-        .collect();
-    let sent = |flow: &&Flow<_>| std::cmp::Reverse(flow.sent);
-    if busiest.len() > FLOWS {
-        busiest.select_nth_unstable_by_key(FLOWS, sent);
-        busiest.truncate(FLOWS);
-    }
-    busiest.sort_by_key(sent);
-    let since = at - RECENT;
-    let open_flows = session.tunnel.egress().flows().open_since(since);
-    let deadline = |flow: &Flow<_>| session.tunnel.egress().deadline(flow);
-    let show = |flow: &Flow<_>| FlowSnapshot {
-        flow: words(&flow.key),
-        class: flow.class.name(),
-        why: flow.why,
-        scheduler: session.tunnel.egress().scheduler(flow.class),
-        tcp: if flow.is_stream() {
-            Some("stream")
-        } else {
-            why(&flow.key)
-        },
-        tcp_why: why(&flow.key).filter(|_| flow.is_stream()),
-        declared_bps: session
-            .tunnel
-            .egress()
-            .declared(&flow.key)
-            .map(|need| need.traffic.rate().as_bps()),
-        deadline_ms: deadline(flow).map(|time| time.as_millis()),
-        in_time_bps: session.tunnel.egress().rate_in_time(flow, at).map(Rate::as_bps),
-        late: deadline(flow).or(flow.budget()).map(|_| late_share(flow)),
-        sent_bytes: flow.sent,
-        by_path: flow.by_path.clone(),
-    };
-    let flows = busiest.into_iter().map(show).collect();
-    let mut paths = Vec::new();
-    for path in session.tunnel.paths() {
-        let Some(lane) = session.lanes.get_mut(&path.id) else {
-            continue;
-        };
-        let received_bytes = received.get(&(name.0, path.id.0)).map_or(0, |(_, bytes)| *bytes);
-        let (sent_bytes, _) = path.totals();
-        let Lane {
-            name, remote, meter, ..
-        } = lane;
-        let (send, receive) = meter.read(sent_bytes, received_bytes, at);
-        let model = path.model();
-        let preference = session.tunnel.egress().preference(path.id).unwrap_or_default();
-        paths.push(PathSnapshot {
-            path: path.id.0,
-            name: name.clone(),
-            remote: *remote,
-            state: path.state().into(),
-            rtt_ms: model.round_trip().as_secs_f64() * 1e3,
-            min_rtt_ms: model.base_round_trip().as_secs_f64() * 1e3,
-            delay_trend_ms_s: model.delay().trend() * 1e3,
-            loss: path.loss(),
-            rate_bps: model.rate().as_bps(),
-            policed_bps: match model.policing() {
-                policing::State::Policed(rate) => Some(rate.as_bps()),
-                policing::State::Free | policing::State::Trial | policing::State::Rejected => None,
-            },
-            peer_is_policed: session.tunnel.egress().is_peer_policed(path.id),
-            ecn: path.ecn().name(),
-            starting: model.is_growing(),
-            window_bytes: model.window(),
-            in_flight_bytes: path.in_flight(),
-            air: session
-                .tunnel
-                .egress()
-                .airtime(path.id, at)
-                .map(|air| AirSnapshot {
-                    frequency_mhz: air.channel,
-                    packet_ms: air.full.as_secs_f64() * 1e3,
-                    others: air.others(),
-                }),
-            cap_bps: path.cap().map(|cap| cap.as_bps()),
-            priority: preference.priority.name(),
-            takes_bulk: preference.takes_bulk,
-            send_bps: send.as_bps(),
-            receive_bps: receive.as_bps(),
-            sent_bytes,
-            received_bytes,
-            pmtu: path.outer_mtu(),
-        });
-    }
-    SessionSnapshot {
-        session: name.0,
-        schedulers,
-        paths,
-        open_flows,
-        flows,
-    }
+/// State of a path. See `hawser_proto::path`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PathState {
+    /// The address is not yet validated.
+    Validating,
+    /// The path transfers packets.
+    Active,
+    /// A report is overdue: the path transfers no new data until it answers.
+    Suspect,
+    /// The path does not answer and is only probed.
+    Dead,
 }
 
-fn late_share(flow: &Flow<impl Copy>) -> f64 {
-    let (sent, late) = flow.sent_and_late();
-    late as f64 / (sent + late).max(1) as f64
-}
-
-fn words(key: &FlowKey) -> String {
-    let name = match key.protocol {
-        protocol::TCP => "tcp".to_owned(),
-        protocol::UDP => "udp".to_owned(),
-        protocol::ICMP | protocol::ICMPV6 => "icmp".to_owned(),
-        NOT_IP => {
-            let vlan = match key.source_port {
-                0 => String::new(),
-                vlan => format!(" of VLAN {vlan}"),
-            };
-            return format!("frames 0x{:04x}{vlan}", key.destination_port);
+impl From<hawser_proto::path::State> for PathState {
+    fn from(state: hawser_proto::path::State) -> Self {
+        use hawser_proto::path::State;
+        match state {
+            State::Validating => Self::Validating,
+            State::Active => Self::Active,
+            State::Suspect => Self::Suspect,
+            State::Dead => Self::Dead,
         }
-        other => format!("protocol {other}"),
-    };
-    let is_icmp = matches!(key.protocol, protocol::ICMP | protocol::ICMPV6);
-    if is_icmp || key.source_port == 0 && key.destination_port == 0 {
-        return format!("{name} {} -> {}", key.source, key.destination);
     }
-    let source = std::net::SocketAddr::new(key.source, key.source_port);
-    let destination = std::net::SocketAddr::new(key.destination, key.destination_port);
-    format!("{name} {source} -> {destination}")
+}
+
+/// Snapshot of the data plane.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Snapshot {
+    /// Sessions.
+    pub sessions: Vec<SessionSnapshot>,
+    /// Reasons for which packets were rejected or dropped, with their counts over all pairs.
+    pub counters: Vec<(&'static str, u64)>,
+    /// Counters of each pair of threads.
+    pub pairs: Vec<PairSnapshot>,
+}
+
+/// Counters of one pair of threads.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PairSnapshot {
+    /// Number of its sessions.
+    pub sessions: usize,
+    /// Datagrams that it has sent.
+    pub sent: u64,
+    /// Datagrams that it has received.
+    pub received: u64,
+}
+
+impl Snapshot {
+    /// Yields the paths of all sessions, with their session.
+    pub fn paths(&self) -> impl Iterator<Item = (u64, &PathSnapshot)> {
+        let sessions = self.sessions.iter();
+        sessions.flat_map(|session| session.paths.iter().map(|path| (session.session, path)))
+    }
+}
+
+/// State of a session.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct SessionSnapshot {
+    /// Id of the session.
+    pub session: u64,
+    /// Scheduler by class name.
+    pub schedulers: Vec<(&'static str, &'static str)>,
+    /// Name of the congestion controller of the session's paths.
+    pub controller: &'static str,
+    /// Paths of the session.
+    pub paths: Vec<PathSnapshot>,
+    /// Number of open connections: TCP connections that this side has not ended, and UDP flows that
+    /// have sent something in the last 30 s.
+    pub open_flows: usize,
+    /// Flows that programs have declared, with the decision about each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub declared: Vec<DeclaredSnapshot>,
+    /// Busiest flows.
+    pub flows: Vec<FlowSnapshot>,
+}
+
+/// State of a path, in the sending direction unless stated otherwise.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PathSnapshot {
+    /// Id of the path.
+    pub path: u16,
+    /// Name of the network.
+    pub name: String,
+    /// Far address.
+    pub remote: Option<SocketAddr>,
+    /// State of the path.
+    pub state: PathState,
+    /// Smoothed round trip, ms.
+    pub rtt_ms: f64,
+    /// Smallest round trip, ms.
+    pub min_rtt_ms: f64,
+    /// Trend of the one-way delay, ms per second; positive while a queue grows.
+    pub delay_trend_ms_s: f64,
+    /// Share of packets lost, smoothed, 0 to 1.
+    pub loss: f64,
+    /// Estimated delivery rate, bit/s.
+    pub rate_bps: u64,
+    /// Rate at which the network polices what this side sends, bit/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policed_bps: Option<u64>,
+    /// Set if the network polices the other side's packets.
+    pub peer_is_policed: bool,
+    /// State of the validation of ECN: `testing`, `unknown`, `capable` or `failed`.
+    pub ecn: &'static str,
+    /// Set while the rate is unknown and increasing.
+    pub starting: bool,
+    /// Congestion window, bytes.
+    pub window_bytes: u64,
+    /// Sent but unacknowledged, bytes.
+    pub in_flight_bytes: u64,
+    /// Maximum rate of this side, bit/s, if a limit is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cap_bps: Option<u64>,
+    /// Condition of this side's use: `always`, `overflow` or `backup`.
+    pub priority: &'static str,
+    /// Set if this side's bulk transfers may use it while others work.
+    pub takes_bulk: bool,
+    /// Airtime of its packets, if the client has reported it recently.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub air: Option<AirSnapshot>,
+    /// Sent in the last second, bit/s.
+    pub send_bps: u64,
+    /// Received in the last second, bit/s.
+    pub receive_bps: u64,
+    /// Sent in all, UDP payload bytes.
+    pub sent_bytes: u64,
+    /// Received in all, UDP payload bytes.
+    pub received_bytes: u64,
+    /// Largest outer IP packet known to pass, bytes.
+    pub pmtu: u16,
+}
+
+/// State of a flow whose program has declared its rate.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct DeclaredSnapshot {
+    /// Five-tuple as text.
+    pub flow: String,
+    /// Declared rate. Units: bit/s of payload.
+    pub declared_bps: u64,
+    /// Decision: `admitted`, `rejected` or `undecided`.
+    pub admission: &'static str,
+    /// Reason for the decision.
+    pub admission_why: &'static str,
+}
+
+/// Airtime of a path on a radio channel.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct AirSnapshot {
+    /// Frequency of the channel, which paths on it share, MHz.
+    pub frequency_mhz: u16,
+    /// Airtime of a packet of 1500 bytes, ms.
+    pub packet_ms: f64,
+    /// Share of the channel that other traffic uses, 0 to 1.
+    pub others: f64,
+}
+
+/// State of a flow.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct FlowSnapshot {
+    /// Five-tuple as text: `tcp 100.96.0.2:40000 -> 203.0.113.2:80`.
+    pub flow: String,
+    /// Class of the flow.
+    pub class: &'static str,
+    /// Reason for its class.
+    pub why: &'static str,
+    /// Scheduler of the flow.
+    pub scheduler: &'static str,
+    /// `stream`, or the reason why a connection is transferred as packets while others are streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<&'static str>,
+    /// Reason why a connection of a client is a stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp_why: Option<&'static str>,
+    /// Declared rate, if any. Units: bit/s of payload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub declared_bps: Option<u64>,
+    /// Deadline of packets that a program or a rule has set, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u128>,
+    /// Rate that will arrive in time during the next second with probability 0.9, bit/s of inner
+    /// packets; `None` for a flow without a deadline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_time_bps: Option<u64>,
+    /// Share of its packets that were dropped because they would have been late, 0 to 1; `None` for
+    /// a flow without a deadline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late: Option<f64>,
+    /// Sent in all, inner bytes.
+    pub sent_bytes: u64,
+    /// Bytes by path id, of open paths.
+    pub by_path: Vec<(u16, u64)>,
 }

@@ -1,12 +1,13 @@
-//! Where received packets lie until they are delivered.
+//! Storage of received packets until they are delivered.
 //!
-//! The kernel fills buffers of 64 KB with up to 44 datagrams each. Packets in order leave from
-//! there without a copy. What the resequencer holds back either keeps its buffer, if it is a large
-//! part of it, or moves to a small one, so that a few late packets cannot pin much memory.
+//! The kernel fills buffers of 64 KB with up to 44 datagrams each. Packets in order are delivered
+//! from there without a copy. Packets that the resequencer delays either keep their buffer, if they
+//! fill a large part of it, or move to a small one, so that a few late packets cannot pin much
+//! memory.
 //!
-//! What sessions hold is counted in bytes of buffers, for each session in an account:
-//! [`Store::over`] names those that hold more than [`QUOTA`], or the one that holds most when all
-//! together hold more than [`CAPACITY`]. They must let go of what they have held longest.
+//! The memory of sessions is counted in bytes of buffers, for each session in an account:
+//! [`Store::over`] returns those that use more than [`QUOTA`], or the largest one when all together
+//! use more than [`CAPACITY`]. They must release their oldest packets.
 
 use std::ops::Range;
 
@@ -19,56 +20,63 @@ use super::SessionId;
 use super::pool::{SPARE, Shelf, TRIM_EVERY};
 use super::share::Share;
 
-/// Bytes of a receive buffer: the most that the kernel joins.
+/// Bytes of a receive buffer: the most that the kernel joins. Source: `GRO_LEGACY_MAX_SIZE` of
+/// linux/include/linux/netdevice.h.
 pub(super) const BUFFER: usize = 65_536;
-/// Held packets that together are smaller than this leave their buffer.
+/// Size below which the stored packets of one buffer are copied out of it. Units: bytes. Source:
+/// our choice, a quarter of [`BUFFER`]; copying more takes as long as receiving it, and copying
+/// less leaves four times the memory unused.
 const WORTH_KEEPING: usize = 16 * 1024;
-/// A packet larger than this keeps its buffer.
+/// Maximum size of a packet that is copied into a small buffer; a larger one keeps its buffer.
+/// Units: bytes. Source: our choice, a full packet (1,500 bytes, RFC 894) with its headers, rounded
+/// up to a power of two.
 const SMALL: usize = 2_048;
-/// Bytes of buffers that one session's held packets may take: all that a resequencer holds (16,384
-/// packets) in small buffers, and half as much in kept ones.
+/// Bytes of buffers that one session's held packets may take. Source: all that a resequencer holds
+/// (16,384 packets) in small buffers of [`SMALL`] bytes, and half as much in kept ones.
 const QUOTA: u64 = 48 << 20;
-/// The same of all sessions, of all pairs of threads.
+/// Maximum size of the buffers that stored packets of all sessions may take, over all pairs of
+/// threads. Units: bytes. Source: our choice, five sessions of [`QUOTA`]; more takes memory of
+/// small machines, less loses the order of flows when more sessions have gaps.
 pub(super) const CAPACITY: u64 = 256 << 20;
 
-/// Names what a session holds.
+/// Account of a session's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Account(u32);
 
-/// Whose a packet is.
+/// Owner of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
     pub(super) session: SessionId,
     pub(super) account: Account,
 }
 
-/// One packet.
+/// Stored packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet {
     buffer: u32,
     from: u32,
     len: u32,
-    /// Whose it is.
+    /// Owner of the packet.
     pub(super) owner: Owner,
-    /// Its inner header.
+    /// Inner header.
     pub(super) inner: Inner,
-    /// What its outer packet was marked with.
+    /// ECN field of its outer packet.
     pub(super) outer_ecn: Ecn,
     held: bool,
 }
 
-/// The packets in a large buffer.
+/// Packets in a large buffer.
 #[derive(Clone, Copy, Default)]
 struct Large {
     count: u32,
-    /// It was replaced by another where the kernel fills it, and who pays for that.
+    /// Account that pays for the buffer, after another one has replaced it in the kernel's ring.
     kept_for: Option<Account>,
 }
 
 /// Buffers and the packets in them.
 pub(super) struct Store {
     large: Shelf,
-    /// By number.
+    /// States by number.
     states: Vec<Large>,
     small: Shelf,
     packets: Vec<Packet>,
@@ -82,11 +90,11 @@ pub(super) struct Store {
     trimmed: Instant,
 }
 
-/// Marks a buffer number as that of a small buffer.
+/// Marks a buffer number as that of a small buffer. Source: the highest of its 32 bits.
 const IS_SMALL: u32 = 1 << 31;
 
 impl Store {
-    /// `share`: bytes that held packets may take.
+    /// Creates the store; `share` limits the bytes of buffered packets.
     pub(super) fn new(share: Share, now: Instant) -> Self {
         Self {
             large: Shelf::default(),
@@ -103,7 +111,7 @@ impl Store {
         }
     }
 
-    /// An account for a session; it is closed once all its packets are free.
+    /// Opens an account for a session; it is closed once all its packets are free.
     pub(super) fn open_account(&mut self) -> Account {
         self.free_accounts.pop().unwrap_or_else(|| {
             self.accounts.push(0);
@@ -112,24 +120,24 @@ impl Store {
     }
 
     pub(super) fn close_account(&mut self, account: Account) {
-        debug_assert_eq!(self.held(account), 0, "its packets are free");
+        debug_assert_eq!(self.buffered_bytes(account), 0, "its packets are free");
         self.free_accounts.push(account);
     }
 
-    /// Bytes of buffers that a session holds.
-    pub(super) fn held(&self, account: Account) -> u64 {
+    /// Returns the bytes of buffers that a session uses.
+    pub(super) fn buffered_bytes(&self, account: Account) -> u64 {
         self.accounts[account.0 as usize]
     }
 
-    /// Bytes of buffers that all sessions hold.
+    /// Returns the bytes of buffers that all sessions use.
     pub(super) fn used(&self) -> u64 {
         self.share.used()
     }
 
-    /// A session that has to let go of something; to be asked again after that.
+    /// Returns a session that must release packets; must be called again afterwards.
     pub(super) fn over(&mut self) -> Option<Account> {
         while let Some(account) = self.over.last().copied() {
-            if self.held(account) > QUOTA {
+            if self.buffered_bytes(account) > QUOTA {
                 return Some(account);
             }
             self.over.pop();
@@ -165,13 +173,13 @@ impl Store {
         number
     }
 
-    /// The bytes of a large buffer.
+    /// Returns the bytes of a large buffer.
     pub(super) fn large(&mut self, buffer: u32) -> &mut [u8] {
         &mut self.large.buffers[buffer as usize]
     }
 
-    /// Several large buffers at once, which must differ and be in ascending order.
-    pub(super) fn large_many<'a>(&'a mut self, wanted: &'a [u32]) -> impl Iterator<Item = &'a mut [u8]> {
+    /// Returns several large buffers, which must be different and in ascending order.
+    pub(super) fn large_buffers<'a>(&'a mut self, wanted: &'a [u32]) -> impl Iterator<Item = &'a mut [u8]> {
         let mut rest = self.large.buffers.as_mut_slice();
         let mut start = 0;
         wanted.iter().map(move |number| {
@@ -183,7 +191,7 @@ impl Store {
         })
     }
 
-    /// Notes a packet in a large buffer.
+    /// Records a packet in a large buffer.
     pub(super) fn add(
         &mut self,
         buffer: u32,
@@ -205,7 +213,7 @@ impl Store {
         id
     }
 
-    /// Notes a copy of a packet that came in no buffer; at most [`BUFFER`] bytes.
+    /// Stores a copy of a packet that arrived without a buffer; at most [`BUFFER`] bytes.
     pub(super) fn add_copy(&mut self, bytes: &[u8], (owner, inner): (Owner, Inner), outer_ecn: Ecn) -> u32 {
         let buffer = self.copy(bytes, owner.account);
         self.note(Packet {
@@ -219,7 +227,7 @@ impl Store {
         })
     }
 
-    /// Copies a packet into a buffer of its own, small where it fits.
+    /// Copies a packet to its own buffer, a small one if it fits.
     fn copy(&mut self, bytes: &[u8], account: Account) -> u32 {
         if bytes.len() <= SMALL {
             let number = self.small.take(SMALL);
@@ -297,8 +305,9 @@ impl Store {
         }
     }
 
-    /// Ends a batch that used the large buffers `used`: moves or keeps what is held, and gives each
-    /// buffer that is free back (to `used`, in ascending order); kept ones are replaced.
+    /// Ends a batch that used the large buffers `used`: moves delayed packets or keeps their
+    /// buffers, and returns each free buffer to `used`, in ascending order; kept buffers are
+    /// replaced.
     pub(super) fn settle(&mut self, used: &mut [u32]) {
         if self.fresh.is_empty() {
             return;
@@ -322,13 +331,14 @@ impl Store {
             .copied()
             .filter(|id| here(&self.packets[*id as usize]))
             .collect();
-        // A number that was freed and given out again within the batch stands there twice.
+        // A number that was freed and reused within the batch occurs twice.
         held.sort_unstable();
         held.dedup();
         let lens = || held.iter().map(|id| self.packets[*id as usize].len as usize);
         let account = self.packets[held[0] as usize].owner.account;
-        // Who holds much already pays for what it holds, not for the rest of its buffers.
-        let is_worth_keeping = lens().sum::<usize>() >= WORTH_KEEPING && self.held(account) < QUOTA / 2;
+        // A session with much memory pays for its packets, not for the rest of its buffers.
+        let is_worth_keeping =
+            lens().sum::<usize>() >= WORTH_KEEPING && self.buffered_bytes(account) < QUOTA / 2;
         if is_worth_keeping || lens().any(|len| len > SMALL) {
             self.states[*buffer as usize].kept_for = Some(account);
             self.charge(account, BUFFER);
@@ -353,7 +363,7 @@ impl Store {
         self.leave(old);
     }
 
-    /// When memory may be given back.
+    /// Returns when memory may be released.
     pub(super) fn due(&self) -> Instant {
         let spare = self.large.spare() * BUFFER + self.small.spare() * SMALL;
         if spare as u64 <= SPARE {
@@ -362,7 +372,7 @@ impl Store {
         self.trimmed + TRIM_EVERY
     }
 
-    /// Gives memory back that was not needed of late.
+    /// Releases memory that has been unused since the last call.
     pub(super) fn trim(&mut self, now: Instant) {
         if now >= self.due() {
             self.trimmed = now;
@@ -398,7 +408,7 @@ mod tests {
         assert_eq!(used, before);
         store.large(used[0]).fill(0);
         assert_eq!(store.bytes(id), b"held");
-        assert_eq!(store.held(any.0.account), SMALL as u64);
+        assert_eq!(store.buffered_bytes(any.0.account), SMALL as u64);
         store.free(id);
         assert_eq!(store.used(), 0);
     }
@@ -414,13 +424,13 @@ mod tests {
             .collect();
         store.settle(&mut used);
         assert_ne!(used[0], kept);
-        assert_eq!(store.held(any.0.account), BUFFER as u64);
+        assert_eq!(store.buffered_bytes(any.0.account), BUFFER as u64);
         ids.into_iter().for_each(|id| store.free(id));
         assert_eq!(store.used(), 0);
         assert_eq!(store.take(), kept, "comes back once its packets are gone");
     }
 
-    /// Fills a buffer with packets of a session and lets all but the first be delivered.
+    /// Fills a buffer with packets of a session and delivers all except the first.
     fn pin(store: &mut Store, used: &mut [u32], any: (Owner, Inner)) -> u32 {
         let ids: Vec<u32> = (0..44)
             .map(|i| store.add(used[0], i * 1400..(i + 1) * 1400, any, Ecn::NotEct))

@@ -1,13 +1,13 @@
-//! The hand-off between the threads of the data plane, in every order in which its threads can run.
+//! Tests the hand-off between the threads of the data plane in every order in which its threads can
+//! run.
 //!
-//! The file of the daemon itself is compiled here against the model checker's locks: loom runs each
-//! test once for each way in which the threads can be interleaved, and finds deadlocks and sleeps
-//! without end by itself.
+//! The daemon's source file is compiled here with the locks of a model checker: loom runs each test
+//! once for each interleaving of the threads, and detects deadlocks and endless sleeps by itself.
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-/// What the daemon has from the standard library.
+/// Replacements for the types that the daemon uses from the standard library.
 mod sync {
     pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 }
@@ -19,7 +19,7 @@ mod handoff;
 use handoff::{Giver, StopsOther, Taker, Wake, handoff};
 use sync::{Arc, Condvar, Mutex};
 
-/// An eventfd: once woken it stays so until it is cleared.
+/// An eventfd: once woken, it stays readable until it is cleared.
 #[derive(Clone)]
 struct Event(Arc<(Mutex<bool>, Condvar)>);
 
@@ -28,7 +28,7 @@ impl Event {
         Self(Arc::new((Mutex::new(false), Condvar::new())))
     }
 
-    /// What `wait_readable` and `Waker::clear` do together.
+    /// Waits and clears, like `wait_readable` followed by `Waker::clear`.
     fn wait_and_clear(&self) {
         let mut is_woken = self.0.0.lock().expect("not poisoned");
         while !*is_woken {
@@ -51,7 +51,7 @@ fn ends(bounds: (usize, usize)) -> Ends {
     handoff(Event::new(), bounds)
 }
 
-/// What the threads of the data plane do: sleep, take, until they are told to stop.
+/// Runs like a thread of the data plane: sleeps and takes until it is asked to stop.
 fn run(taker: &Taker<u32, u32, Event>, mut obey: impl FnMut(&[u32], &[u32])) {
     let (mut orders, mut relays) = (Vec::new(), Vec::new());
     let mut goes_on = true;
@@ -72,7 +72,7 @@ fn no_order_is_lost_and_each_wakes() {
         let first = thread::spawn(move || giver.give(1));
         let second = thread::spawn(move || other.give(2));
         let (mut orders, mut relays, mut seen) = (Vec::new(), Vec::new(), Vec::new());
-        // Loom finds it if this waits for a wake-up that was lost.
+        // Loom reports it if this waits for a wake-up that was lost.
         while seen.len() < 2 {
             taker.waker().wait_and_clear();
             assert!(taker.take(&mut orders, &mut relays));
@@ -126,7 +126,7 @@ fn the_word_to_stop_passes_a_full_queue() {
         let (giver, taker) = ends((1, 1));
         giver.give(1);
         let other = giver.clone();
-        // It waits for room, and must not keep anybody from stopping.
+        // It waits for room, and must not prevent other threads from stopping.
         let stuck = thread::spawn(move || other.give(2));
         giver.stop();
         let count = Arc::new(AtomicUsize::new(0));
@@ -139,8 +139,8 @@ fn the_word_to_stop_passes_a_full_queue() {
     });
 }
 
-/// Two threads, each of which stops the other when it ends. Of these longer runs, all are tried in
-/// which no more than three times a thread loses the processor that could have gone on.
+/// Runs two threads, each of which stops the other when it ends. Because these runs are longer,
+/// only interleavings with at most three preemptions are tried.
 fn both(end: impl Fn(&Giver<u32, u32, Event>, &Giver<u32, u32, Event>) + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -158,7 +158,7 @@ fn both(end: impl Fn(&Giver<u32, u32, Event>, &Giver<u32, u32, Event>) + Sync + 
         for thread in threads {
             thread.join().expect("ends");
         }
-        // Nobody is there: neither waits.
+        // Both have stopped: neither call waits.
         to_sending.give(1);
         to_sending.give(2);
         assert!(!to_receiving.offer(1));

@@ -1,5 +1,5 @@
-//! TLS towards servers for whom somebody vouches: certificates are checked, versions are those that
-//! the TLS library is built with.
+//! TLS connections to servers with certificates of public authorities: certificates are verified,
+//! and the TLS library's build decides the versions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,24 +11,25 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-/// Trusts whom the system trusts now. It reads files: not to be called on an event loop.
+/// Trusts the authorities that the system currently trusts. Reads files, so it must not be called
+/// on an event loop.
 ///
 /// # Errors
-/// The system trusts nobody.
+/// The system trusts no authority.
 pub fn of_system() -> anyhow::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     ensure!(
         !roots.is_empty(),
-        "this system trusts no authority: install its list of them (ca-certificates)"
+        "this system trusts no certificate authority: install ca-certificates"
     );
     trusting(roots)
 }
 
-/// Trusts those alone whose certificates are in a file of PEM.
+/// Trusts only the authorities whose certificates are in a PEM file.
 ///
 /// # Errors
-/// The file cannot be read, or holds no certificate.
+/// The file cannot be read, or contains no certificate.
 pub fn in_file(file: &Path) -> anyhow::Result<TlsConnector> {
     let roots = read(file).with_context(|| format!("cannot read {}", file.display()))?;
     trusting(roots)

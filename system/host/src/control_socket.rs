@@ -1,18 +1,19 @@
-//! The Unix socket on which a daemon answers `status`, `down` and the like: one JSON object a line,
-//! each way.
+//! Unix socket on which a daemon answers requests such as `status` and `down`: one JSON object per
+//! line in each direction.
 //!
 //! Request: `{"version":1,"request":"status"}`. Answer: `{"version":1,...}`, or
-//! `{"version":1,"error":"..."}`. The version changes when an old client would misread an answer;
-//! fields may be added at any time.
+//! `{"version":1,"error":"..."}`. The version changes if an old client would misinterpret an
+//! answer; fields may be added at any time.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use hawser_config::edit::Edit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -21,131 +22,141 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::ownership::check;
 
-/// The protocol's version.
+/// Version of the protocol. Source: the first version.
 pub const VERSION: u64 = 1;
 
-/// What may be asked.
+/// Request over the control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
 pub enum Request {
-    /// Everything there is to show.
+    /// Return the complete status.
     Status,
-    /// What happens to flows whose description contains this text.
+    /// Explanation of flows whose description contains this text.
     Explain {
         /// Part of `tcp 100.96.0.2:40000 -> 203.0.113.2:80`.
         flow: String,
     },
     /// Move the flows whose description contains this text to another network (direct mode).
     Move {
-        /// As for [`Explain`](Self::Explain).
+        /// Part of the description, as for [`Explain`](Self::Explain).
         flow: String,
         /// The network's name.
         to: String,
         /// The peer that is to be the waypoint.
         through: Option<String>,
     },
-    /// Serve a Wi-Fi network for so many slots in turn.
+    /// Number of slots of a Wi-Fi network in turn.
     Weight {
-        /// Its name.
+        /// Name of the network.
         network: String,
         /// 1 to 10.
         weight: u32,
     },
-    /// Use a network no longer, or again (client).
+    /// Pause or resume a network (client).
     Pause {
-        /// Its name.
+        /// Name of the network.
         network: String,
-        /// False: again.
+        /// True pauses the network; false resumes it.
         is_on: bool,
     },
-    /// Hold a network to rates (client). Units: bit/s; zero is no cap, and null as it was.
+    /// Limit a network's rates (client). Units: bit/s; zero means no cap, and null no change.
     Cap {
-        /// Its name.
+        /// Name of the network.
         network: String,
-        /// Towards the hub.
+        /// Rate limit towards the hub.
         up_bps: Option<u64>,
-        /// From the hub.
+        /// Rate limit from the hub.
         down_bps: Option<u64>,
-        /// As the configuration says, where nothing else is named.
+        /// Restores the configured values of everything not named here.
         is_default: bool,
     },
-    /// Use a network beside others at other times (client).
+    /// Change the conditions of a network's use (client).
     Use {
-        /// Its name.
+        /// Name of the network.
         network: String,
-        /// When, towards the hub: `always`, `overflow` or `backup`; null as it was.
+        /// Condition of its use towards the hub: `always`, `overflow` or `backup`; null for no
+        /// change.
         up: Option<String>,
-        /// The same from the hub.
+        /// Condition of its use from the hub: `always`, `overflow` or `backup`; null for no change.
         down: Option<String>,
-        /// Whether transfers may use it beside others; null as it was.
+        /// Permission for bulk transfers together with other paths; null for no change.
         bulk: Option<bool>,
-        /// As the configuration says, where nothing else is named.
+        /// Restores the configured values of everything not named here.
         is_default: bool,
     },
-    /// Place the packets of a class by another scheduler (client).
+    /// Change the scheduler of a traffic class (client).
     Scheduler {
         /// `bulk`, `interactive`, `realtime` or `layered`.
         class: String,
-        /// Its name; as the configuration says, where none is named.
+        /// Name of the scheduler; null for that of the configuration.
         scheduler: Option<String>,
     },
-    /// Put a rule before all others (direct mode, alone or beside a client).
+    /// Add a rule before all others (direct mode, with or without a client).
     AddRule {
-        /// Keys of a `[[rule]]` table with their values; commas part several values of one key.
+        /// Keys of a `[[rule]]` table with their values; commas separate several values of one key.
         rule: BTreeMap<String, String>,
     },
-    /// Take a rule back that was added.
+    /// Remove an added rule.
     RemoveRule {
-        /// As `status` numbers it.
+        /// Number of the rule in `status`.
         number: u32,
     },
-    /// Look for a better channel now (repeater, the access point's side).
+    /// Search for a better channel now (repeater, access point's side).
     Migrate {
-        /// The link; all that may be moved, where none is named.
+        /// Name of the link; `None` means all that may be moved.
         link: Option<String>,
     },
-    /// Read the configuration again.
+    /// Change a setting in the configuration file, and reload it (client).
+    Edit {
+        /// The change.
+        edit: Edit,
+        /// Name of the person's device, for the log.
+        by: String,
+    },
+    /// Report the usage of devices of the LAN, and their settings (client).
+    LanDevices,
+    /// Reload the configuration.
     Reload,
-    /// End.
+    /// End the daemon.
     Down,
-    /// Send the clients to other hubs, and let no others in (hub).
+    /// Move the clients to other hubs, and admit no new ones (hub).
     Drain {
-        /// Or serve them as before.
+        /// True starts draining, false resumes normal service.
         is_on: bool,
     },
-    /// Take a client's enrolment back (hub).
+    /// Revoke a client's enrolment (hub).
     Revoke {
-        /// Its name.
+        /// Name of the object.
         name: String,
     },
 }
 
-/// What every other daemon says to [`Request::Migrate`].
-pub const NO_REPEATER: &str = "ask where `hawser repeat ap --migrate` runs";
+/// Answer of every other daemon to [`Request::Migrate`].
+pub const NO_REPEATER: &str = "run the command where `hawser repeat ap --migrate` is running";
 
 /// A request on its way to the daemon's event loop.
 #[derive(Debug)]
 pub struct Asked {
-    /// What was asked.
+    /// Request.
     pub request: Request,
     /// Takes the answer.
     pub answer: oneshot::Sender<anyhow::Result<Value>>,
 }
 
-/// A listening control socket; its file goes with it.
+/// Listening control socket; its file is removed when it is dropped.
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
-    /// What is asked.
+    /// Queue of requests.
     pub requests: mpsc::Receiver<Asked>,
 }
 
 impl ControlSocket {
-    /// Listens at `path`, in place of whoever did before: the run directory's lock says that nobody
-    /// does.
+    /// Listens at `path`, and replaces an existing socket: the run directory's lock guarantees that
+    /// no daemon uses it.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub fn listen(path: PathBuf) -> anyhow::Result<Self> {
         let _ = std::fs::remove_file(&path);
         let listener = tokio::net::UnixListener::bind(&path)
@@ -189,7 +200,7 @@ async fn converse(stream: tokio::net::UnixStream, requests: mpsc::Sender<Asked>)
 }
 
 async fn answer(line: &str, requests: &mpsc::Sender<Asked>) -> anyhow::Result<Value> {
-    let mut value: Value = serde_json::from_str(line).context("the request is no JSON")?;
+    let mut value: Value = serde_json::from_str(line).context("the request is not JSON")?;
     let version = value.get("version").and_then(Value::as_u64);
     if version != Some(VERSION) {
         bail!("this daemon speaks version {VERSION} of the control protocol: use the hawser that started it");
@@ -199,7 +210,7 @@ async fn answer(line: &str, requests: &mpsc::Sender<Asked>) -> anyhow::Result<Va
     }
     let request = serde_json::from_value(value).context("unknown request")?;
     let (sender, receiver) = oneshot::channel();
-    let gone = || anyhow!("the daemon is about to end");
+    let gone = || anyhow!("the daemon is shutting down");
     requests
         .send(Asked {
             request,
@@ -210,21 +221,28 @@ async fn answer(line: &str, requests: &mpsc::Sender<Asked>) -> anyhow::Result<Va
     receiver.await.map_err(|_| gone())?
 }
 
-/// The daemon's answer is that it cannot do it, in its words. What else keeps a question from being
-/// answered says nothing of what the daemon did.
+/// The daemon's message that it cannot execute a request. After any other error, it is unknown
+/// whether the daemon executed the request.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct Declined(String);
 
-/// Asks the daemon whose socket is `path`.
+/// Sends a request to the daemon whose socket is `path`.
 ///
 /// # Errors
-/// Nobody listens, somebody else could ([`check`]), the daemon does not answer; or it
-/// cannot do it ([`Declined`]).
+/// There is no daemon, another user could listen there ([`check`]), the daemon does not answer; or
+/// it cannot execute the request ([`Declined`]).
 pub fn ask(path: &Path, request: &Request) -> anyhow::Result<Value> {
+    let stream = match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => bail!(
+            "only root may use the control socket {}: run the command with sudo",
+            path.display()
+        ),
+        result => {
+            result.with_context(|| format!("hawser is not running (no answer at {})", path.display()))?
+        }
+    };
     check(path.parent().context("a socket is in a directory")?)?;
-    let stream = UnixStream::connect(path)
-        .with_context(|| format!("hawser does not run here (no answer at {})", path.display()))?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     let mut value = serde_json::to_value(request)?;
     value["version"] = VERSION.into();
@@ -240,24 +258,41 @@ pub fn ask(path: &Path, request: &Request) -> anyhow::Result<Value> {
     }
 }
 
-/// What the daemon whose socket is `path` says of itself, without making the runtime wait.
+/// Returns the status of the daemon whose socket is `path`, without blocking the runtime. Numbers
+/// of modems are left out, since the status is for pages, reports and collectors of metrics.
 ///
 /// # Errors
 /// As [`ask`].
 pub async fn status(path: &Path) -> anyhow::Result<Value> {
     let path = path.to_owned();
-    tokio::task::spawn_blocking(move || ask(&path, &Request::Status)).await?
+    let mut status = tokio::task::spawn_blocking(move || ask(&path, &Request::Status)).await??;
+    for parts in ["/networks", "/direct/networks"] {
+        let networks = status.pointer_mut(parts).and_then(Value::as_array_mut);
+        for network in networks.into_iter().flatten() {
+            if let Some(device) = network.get_mut("device").and_then(Value::as_object_mut) {
+                device.remove("imei");
+            }
+        }
+    }
+    Ok(status)
 }
 
-/// Whether a daemon listens at `path`.
+/// Returns whether a daemon listens at `path`, even if this user has no permission to connect:
+/// [`ask`] then explains what to do.
 #[must_use]
 pub fn is_alive(path: &Path) -> bool {
-    UnixStream::connect(path).is_ok()
+    match UnixStream::connect(path) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+    }
 }
 
-/// A daemon answers at once, unless it is busy with nftables.
+/// Timeout of an answer: a daemon answers at once, unless it is busy with nftables. Source: our
+/// choice; a shorter one reports an error for a daemon that only sets many rules, a longer one
+/// hides a daemon that hangs.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes that one connection may send: `status --watch` asks twice a second for a year in less.
+/// Bytes that one connection may send. Source: `status --watch` asks twice a second, and a year of
+/// that has 63 million questions of 17 bytes.
 const MAX_CONVERSATION: u64 = 1 << 30;
 
 #[cfg(test)]
@@ -291,7 +326,7 @@ mod tests {
             ask(&path, &Request::Status)
                 .unwrap_err()
                 .to_string()
-                .contains("does not run here")
+                .contains("is not running")
         );
     }
 

@@ -1,4 +1,4 @@
-//! SQLite files that a daemon keeps, and commands read: only root may.
+//! SQLite files that a daemon writes and commands read; only root has access.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,41 +8,41 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, Transaction};
 use thiserror::Error;
 
-/// Why something is not kept, or cannot be read.
+/// Reason why data cannot be stored or read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The file cannot be made.
-    #[error("{}: cannot make it: {source}", path.display())]
+    /// The file cannot be created.
+    #[error("{}: cannot create it: {source}", path.display())]
     Make {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the error.
         source: std::io::Error,
     },
-    /// What is in it cannot be read or written.
+    /// The contents cannot be read or written.
     #[error("{}: {source}", path.display())]
     Database {
         /// The file.
         path: PathBuf,
-        /// What the database says.
+        /// Error of the database.
         source: rusqlite::Error,
     },
-    /// A newer Hawser wrote it.
-    #[error("{}: a newer Hawser wrote it (format {version}): use that one, or move the file away", path.display())]
+    /// The file was written by a newer Hawser.
+    #[error("{}: written by a newer version of Hawser (format {version}): use that version, or move the file away", path.display())]
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its format.
+        /// Version of its format.
         version: i64,
     },
 }
 
-/// What a file holds.
+/// Format of a file.
 pub struct Format {
-    /// Which it is, from 1 on.
+    /// Version, from 1 on.
     pub version: i64,
-    /// What makes the tables.
+    /// Statements that create the tables.
     pub schema: &'static str,
 }
 
@@ -54,10 +54,10 @@ pub struct Database {
 }
 
 impl Database {
-    /// Opens the file to write to it; makes it if need be.
+    /// Opens the file for writing; creates it if necessary.
     ///
     /// # Errors
-    /// It cannot be made or read, or a newer Hawser wrote it.
+    /// The file cannot be created or read, or was written by a newer Hawser.
     pub fn open(path: &Path, format: &Format) -> Result<Self, StoreError> {
         OpenOptions::new()
             .append(true)
@@ -77,10 +77,10 @@ impl Database {
         Ok(database)
     }
 
-    /// Opens the file to read it; `None` when there is none.
+    /// Opens the file for reading; `None` if there is none.
     ///
     /// # Errors
-    /// It cannot be read, or a newer Hawser wrote it.
+    /// The file cannot be read, or was written by a newer Hawser.
     pub fn open_to_read(path: &Path, format: &Format) -> Result<Option<Self>, StoreError> {
         if !path.exists() {
             return Ok(None);
@@ -100,7 +100,7 @@ impl Database {
             path: path.to_owned(),
             connection,
         };
-        // One writes and another reads: neither keeps the file for longer than a moment.
+        // A writer and a reader may use the file at once: neither locks it for long.
         database.run(|connection| connection.busy_timeout(TIMEOUT))?;
         database.run(|connection| connection.pragma_update(None, "cache_size", CACHE))?;
         let version = database.version()?;
@@ -117,18 +117,18 @@ impl Database {
         self.run(|connection| connection.query_row("PRAGMA user_version", [], |row| row.get(0)))
     }
 
-    /// Reads, or changes a single thing.
+    /// Executes a query or a single change.
     ///
     /// # Errors
-    /// What the database says.
+    /// The error of the database.
     pub fn run<T>(&self, what: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         what(&self.connection).map_err(|source| self.said(source))
     }
 
-    /// Changes all of it or nothing.
+    /// Executes all changes of `what` in one transaction.
     ///
     /// # Errors
-    /// What the database says.
+    /// The error of the database.
     pub fn change(
         &mut self,
         what: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
@@ -148,15 +148,18 @@ impl Database {
     }
 }
 
-/// A count as SQLite keeps it, whose integers have a sign; one that is too large is the largest.
+/// Converts a count to SQLite's signed integers; larger values are saturated.
 #[must_use]
 pub fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// Pages of a file that are kept in memory, as SQLite wants it: below zero, in KiB (by default 2
-/// MiB). A daemon writes once in some seconds, and reads hardly ever.
+/// MiB). A daemon writes once in some seconds, and reads hardly ever. Source: our choice, 32 pages,
+/// of which a transaction changes a few.
 const CACHE: i64 = -128;
 
-/// A write takes as long as the disk needs to keep it.
+/// Maximum wait for the lock of the database, which a write holds for as long as the disk needs.
+/// Source: our choice; a longer one lets a query wait for a disk that hangs, a shorter one fails
+/// while an SD card erases a block.
 const TIMEOUT: Duration = Duration::from_secs(2);

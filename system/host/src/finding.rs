@@ -1,22 +1,22 @@
-//! What a doctor command has found.
+//! Finding of a doctor command.
 
 use serde::Serialize;
 
-/// One thing that was examined.
+/// Result of one examination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The subject, such as `link`, `dns` or `mtu`.
     pub what: &'static str,
-    /// Whether it is as it should be.
+    /// Set if the result is good.
     pub good: bool,
-    /// Its state, in words.
+    /// Description of the state.
     pub said: String,
-    /// The remedy, where one is needed.
+    /// Remedy, if one is needed.
     pub next: Option<String>,
 }
 
 impl Finding {
-    /// A subject that is as it should be.
+    /// Creates the finding of a subject in a good state.
     #[must_use]
     pub fn good(what: &'static str, said: &str) -> Self {
         Self {
@@ -27,7 +27,7 @@ impl Finding {
         }
     }
 
-    /// A subject that is not, and what to do about it.
+    /// Creates the finding of a subject in a bad state, with its remedy.
     #[must_use]
     pub fn bad(what: &'static str, said: &str, next: &str) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Finding {
         }
     }
 
-    /// Two lines of text at most, indented: the state, and the remedy.
+    /// Returns at most two indented lines of text: the state and the remedy.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mark = if self.good { "ok " } else { "-- " };

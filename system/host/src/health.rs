@@ -1,5 +1,5 @@
-//! Health checks of networks: asks their targets over one network's device and resolvers alone, and
-//! hands the answers to the machine that decides (`hawser_steer::health`).
+//! Health checks of networks: probes targets over one network's device and resolvers only, and
+//! passes the answers to the state machine that decides (`hawser_steer::health`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,16 +16,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::dns::Place;
+use crate::dns::NetworkAccess;
 use crate::portal::fetch;
-use crate::watched::tell_if_new;
+use crate::watched::send_if_changed;
 
-/// Result of the last round, and what follows from it.
+/// Result of the last round, and the resulting state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// State of the network.
     pub state: State,
-    /// Answers of each target; empty before the first round is over.
+    /// Answers of each target; empty before the end of the first round.
     pub answers: Vec<Answers>,
 }
 
@@ -39,8 +39,8 @@ pub struct Checks {
 
 #[derive(Debug)]
 struct Running {
-    /// Device and resolvers; the latter may become others while it runs.
-    place: watch::Sender<Place>,
+    /// Device and resolvers; the resolvers may change while the check runs.
+    access: watch::Sender<NetworkAccess>,
     config: CheckConfig,
     report: watch::Receiver<Report>,
     task: JoinHandle<()>,
@@ -64,26 +64,26 @@ impl Default for Checks {
 }
 
 impl Checks {
-    /// Checks these networks from now on, and no others. A check begins again where the device or
-    /// its configuration is another.
-    pub fn follow(&mut self, wanted: Vec<(Place, CheckConfig)>) {
+    /// Checks exactly these networks from now on. A check restarts if its device or configuration
+    /// has changed.
+    pub fn follow(&mut self, wanted: Vec<(NetworkAccess, CheckConfig)>) {
         self.running.retain(|_, running| {
             let mut wanted = wanted.iter();
-            wanted.any(|(place, config)| running.is_of(place) && *config == running.config)
+            wanted.any(|(access, config)| running.is_of(access) && *config == running.config)
         });
-        for (place, config) in wanted {
-            match self.running.get(&place.device) {
-                Some(running) => tell_if_new(&running.place, place),
+        for (access, config) in wanted {
+            match self.running.get(&access.device) {
+                Some(running) => send_if_changed(&running.access, access),
                 None => {
-                    let running = Running::start(&place, config, self.changed.clone());
-                    self.running.insert(place.device, running);
+                    let running = Running::start(&access, config, self.changed.clone());
+                    self.running.insert(access.device, running);
                 }
             }
         }
     }
 
-    /// Returns which of the networks in use are not to be used. Where checks fail on all of them,
-    /// none is left out: a network that may work is better than none.
+    /// Returns the networks in use that are to be excluded. If checks fail on all of them, none is
+    /// excluded: a network that may work is better than none.
     #[must_use]
     pub fn left_out<'a>(&self, used: impl Iterator<Item = &'a str> + Clone) -> BTreeSet<String> {
         let is_out = |device: &&str| !self.is_used(device);
@@ -93,13 +93,13 @@ impl Checks {
         }
     }
 
-    /// Waits until a network is to be used, or no longer. Cancel safe.
+    /// Waits until the usability of a network changes. Cancel safe.
     pub async fn next(&mut self) {
-        // This holds a sender, so it does not end.
+        // The channel stays open because `self` contains a sender.
         let _ = self.changes.recv().await;
     }
 
-    /// Returns whether a network's check succeeds; one without a check does.
+    /// Returns whether a network's check succeeds; true without a check.
     #[must_use]
     fn is_used(&self, device: &str) -> bool {
         let running = self.running.get(device);
@@ -137,20 +137,20 @@ impl Checks {
 }
 
 impl Running {
-    fn is_of(&self, place: &Place) -> bool {
-        let own = self.place.borrow();
-        (own.number, &own.device, own.index) == (place.number, &place.device, place.index)
+    fn is_of(&self, access: &NetworkAccess) -> bool {
+        let own = self.access.borrow();
+        (own.number, &own.device, own.index) == (access.number, &access.device, access.index)
     }
 
-    fn start(place: &Place, config: CheckConfig, changed: mpsc::Sender<()>) -> Self {
+    fn start(access: &NetworkAccess, config: CheckConfig, changed: mpsc::Sender<()>) -> Self {
         let (tell, report) = watch::channel(Report {
             state: State::Online,
             answers: Vec::new(),
         });
-        let (place, current) = watch::channel(place.clone());
+        let (access, current) = watch::channel(access.clone());
         let task = hawser_linux::tasks::spawn(run(current, config.clone(), tell, changed));
         Self {
-            place,
+            access,
             config,
             report,
             task,
@@ -159,7 +159,7 @@ impl Running {
 }
 
 async fn run(
-    place: watch::Receiver<Place>,
+    access: watch::Receiver<NetworkAccess>,
     config: CheckConfig,
     tell: watch::Sender<Report>,
     changed: mpsc::Sender<()>,
@@ -174,69 +174,69 @@ async fn run(
         if !health.poll_round(now()) {
             continue;
         }
-        let place = place.borrow().clone();
-        let answers = check_once(&place, &config).await;
+        let access = access.borrow().clone();
+        let answers = check_once(&access, &config).await;
         let change = health.handle_round(&answers, now());
         let state = health.state();
         tell.send_replace(Report { state, answers });
         match change {
             Some(state) if state.is_used() => {
-                tracing::info!(network = place.device, "its check succeeds again");
+                tracing::info!(network = access.device, "its check succeeds again");
             }
-            Some(_) => tracing::warn!(network = place.device, "its check fails"),
+            Some(_) => tracing::warn!(network = access.device, "its check fails"),
             None => continue,
         }
-        // One that waits is enough.
+        // One queued notification is enough.
         let _ = changed.try_send(());
     }
 }
 
-/// Asks all targets of a network at once, each as often as one round does.
-pub async fn check_once(place: &Place, config: &CheckConfig) -> Vec<Answers> {
+/// Probes all targets of a network at once, each as often as in one round.
+pub async fn check_once(access: &NetworkAccess, config: &CheckConfig) -> Vec<Answers> {
     let targets = config.targets.iter();
-    futures_util::future::join_all(targets.map(|target| ask(place, target, config))).await
+    futures_util::future::join_all(targets.map(|target| ask(access, target, config))).await
 }
 
-async fn ask(place: &Place, target: &CheckTarget, config: &CheckConfig) -> Answers {
+async fn ask(access: &NetworkAccess, target: &CheckTarget, config: &CheckConfig) -> Answers {
     let mut answers = Answers::default();
     let mut whole = Duration::ZERO;
     for _ in 0..config.terms.count {
         let began = Clock::now();
         answers.asked += 1;
-        match timeout(config.timeout.0, answered(place, target)).await {
+        match timeout(config.timeout.0, answered(access, target)).await {
             Ok(Ok(())) => {
                 answers.answered += 1;
                 whole += began.elapsed();
             }
-            Ok(Err(error)) => tracing::debug!(network = place.device, %target, %error, "no answer"),
-            Err(_) => tracing::debug!(network = place.device, %target, "no answer in time"),
+            Ok(Err(error)) => tracing::debug!(network = access.device, %target, %error, "no answer"),
+            Err(_) => tracing::debug!(network = access.device, %target, "no answer in time"),
         }
     }
     answers.delay = whole.checked_div(u32::from(answers.answered));
     answers
 }
 
-/// Waits for an answer of a target.
-async fn answered(place: &Place, target: &CheckTarget) -> io::Result<()> {
+/// Probes a target and waits for its answer.
+async fn answered(access: &NetworkAccess, target: &CheckTarget) -> io::Result<()> {
     match target {
-        CheckTarget::Ping(host) => ping(place, address(place, host).await?).await,
+        CheckTarget::Ping(host) => ping(access, address(access, host).await?).await,
         CheckTarget::Tcp(host, port) => {
-            let to = place.port(address(place, host).await?, *port);
-            is_answer(place.connect(to).await.map(drop))
+            let to = access.port(address(access, host).await?, *port);
+            is_answer(access.connect(to).await.map(drop))
         }
-        CheckTarget::Http(page) => page_is_there(place, page).await,
+        CheckTarget::Http(page) => page_is_there(access, page).await,
         CheckTarget::Dns(server) => {
-            let place = Place {
+            let access = NetworkAccess {
                 servers: vec![*server],
-                ..place.clone()
+                ..access.clone()
             };
-            // Every resolver has an answer about the root.
-            place.addresses(".", false).await.map(drop)
+            // Every resolver answers a query for the root.
+            access.addresses(".", false).await.map(drop)
         }
     }
 }
 
-/// A refusal comes from the target, so the network leads there.
+/// Counts a refusal as an answer: it comes from the target, so the network reaches it.
 fn is_answer(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
@@ -244,14 +244,14 @@ fn is_answer(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-async fn address(place: &Place, host: &Host) -> io::Result<IpAddr> {
+async fn address(access: &NetworkAccess, host: &Host) -> io::Result<IpAddr> {
     let name = match host {
         Host::Address(address) => return Ok(*address),
         Host::Name(name) => name,
     };
-    let found = match place.addresses(name, false).await {
+    let found = match access.addresses(name, false).await {
         Ok(found) if !found.is_empty() => found,
-        Ok(_) | Err(_) => place.addresses(name, true).await?,
+        Ok(_) | Err(_) => access.addresses(name, true).await?,
     };
     found
         .first()
@@ -259,8 +259,8 @@ async fn address(place: &Place, host: &Host) -> io::Result<IpAddr> {
         .ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-async fn ping(place: &Place, target: IpAddr) -> io::Result<()> {
-    let echo = Echo::open(&place.device, target, place.index, u16::from_be_bytes(random()))?;
+async fn ping(access: &NetworkAccess, target: IpAddr) -> io::Result<()> {
+    let echo = Echo::open(&access.device, target, access.index, u16::from_be_bytes(random()))?;
     if !echo.ask(1)? {
         return Err(io::ErrorKind::HostUnreachable.into());
     }
@@ -270,8 +270,8 @@ async fn ping(place: &Place, target: IpAddr) -> io::Result<()> {
     }
 }
 
-async fn page_is_there(place: &Place, page: &Page) -> io::Result<()> {
-    let stream = fetch::connect(place, page).await?;
+async fn page_is_there(access: &NetworkAccess, page: &Page) -> io::Result<()> {
+    let stream = fetch::connect(access, page).await?;
     let answer = fetch::get(stream, page, "", MAX_BYTES).await?;
     match status(&answer) {
         Some(200..=399) => Ok(()),
@@ -280,7 +280,7 @@ async fn page_is_there(place: &Place, page: &Page) -> io::Result<()> {
     }
 }
 
-/// Reads the status of an answer. Source: RFC 9112 section 4.
+/// Parses the status code of a response. Source: RFC 9112 section 4.
 fn status(answer: &[u8]) -> Option<u16> {
     let line = answer.split(|byte| *byte == b'\r').next()?;
     let line = std::str::from_utf8(line).ok()?;
@@ -315,13 +315,13 @@ mod tests {
         let mut checks = Checks::default();
         let text = "target = \"192.0.2.1\"";
         let config = hawser_config::parse::<CheckConfig>("check".as_ref(), text).expect("a check");
-        let place = |device: &str| Place {
+        let access = |device: &str| NetworkAccess {
             number: 0,
             device: device.to_owned(),
             index: 0,
             servers: Vec::new(),
         };
-        checks.follow(vec![(place("a"), config.clone()), (place("b"), config)]);
+        checks.follow(vec![(access("a"), config.clone()), (access("b"), config)]);
         let fail = |checks: &mut Checks, device: &str| {
             let (_, report) = watch::channel(Report {
                 state: State::Offline,

@@ -1,9 +1,9 @@
-//! A web server for what a daemon shows on its own machine: requests without a body, one for each
+//! Minimal HTTP server for a daemon's pages on its own machine: requests without a body, one per
 //! connection.
 //!
-//! Deliberately small: it reads a head of 8 KiB at most within five seconds, by `httparse`, and
-//! knows GET and POST without a body (RFC 9110). Libraries for servers know bodies, persistent
-//! connections and HTTP/2, of which three pages need nothing.
+//! It is deliberately small: it reads a head of at most 8 KiB within 5 s with `httparse`, and
+//! supports GET and POST without a body (RFC 9110). Server libraries support bodies, persistent
+//! connections and HTTP/2, none of which the three pages need.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,38 +15,38 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// What is asked for.
+/// Parsed request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Something is to be changed (POST), not shown (GET).
+    /// Set for a change (POST), unset for a display (GET).
     pub is_change: bool,
-    /// The path, without what follows a question mark.
+    /// Path, without the query.
     pub path: String,
-    /// What follows the question mark, as it came.
+    /// Query string, as received.
     pub query: String,
     /// The field `Host`.
     pub host: Option<String>,
-    /// The field `Origin`: who asks, where a page does.
+    /// The field `Origin`: site of the requesting page, if there is one.
     pub origin: Option<String>,
-    /// The field `X-Hawser-Token`: who may change something.
+    /// The field `X-Hawser-Token`: permission to change something.
     pub token: Option<String>,
 }
 
-/// A whole answer.
+/// Complete response.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Such as `200 OK`.
+    /// Status line, such as `200 OK`.
     pub status: &'static str,
-    /// Its media type.
+    /// Media type.
     pub kind: &'static str,
     /// Further fields, each with its line end.
     pub fields: &'static str,
-    /// What follows the head.
+    /// Body.
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// A line of text, for errors.
+    /// Returns a response with a line of text, for errors.
     pub fn line(status: &'static str, text: &str) -> Self {
         Self {
             status,
@@ -56,10 +56,10 @@ impl Answer {
         }
     }
 
-    /// Sends it, and ends the connection.
+    /// Sends the response, and closes the connection.
     ///
     /// # Errors
-    /// Nobody listens any more.
+    /// The peer has closed the connection.
     pub async fn send(&self, stream: &mut TcpStream) -> std::io::Result<()> {
         let head = format!(
             "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\nConnection: close\r\n{}\r\n",
@@ -77,7 +77,7 @@ impl Answer {
 /// Serves at `address` until the runtime ends: `serve` gets each request and its connection.
 ///
 /// # Errors
-/// The address is not to be had.
+/// The address cannot be bound.
 pub async fn listen<F>(
     address: SocketAddr,
     serve: impl Fn(Asked, TcpStream) -> F + Send + Sync + 'static,
@@ -89,11 +89,11 @@ where
         .await
         .with_context(|| format!("cannot serve at {address}"))?;
     let bound = listener.local_addr()?;
-    let (serve, places) = (Arc::new(serve), Arc::new(Semaphore::new(MOST)));
+    let (serve, places) = (Arc::new(serve), Arc::new(Semaphore::new(MAX)));
     hawser_linux::tasks::spawn(async move {
         loop {
             let Ok((mut stream, _)) = listener.accept().await else {
-                // Out of descriptors, most likely: others end.
+                // Most likely no file descriptor is free: wait until other connections end.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
@@ -133,7 +133,7 @@ async fn read(stream: &mut TcpStream) -> Result<Asked, Answer> {
     }
 }
 
-/// Reads the head of a request; `None` while it is not whole.
+/// Parses the head of a request; `None` if it is incomplete.
 fn parse(head: &[u8]) -> Result<Option<Asked>, Answer> {
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut fields);
@@ -147,7 +147,12 @@ fn parse(head: &[u8]) -> Result<Option<Asked>, Answer> {
     let is_change = match request.method {
         Some("GET") => false,
         Some("POST") => true,
-        _ => return Err(Answer::line("405 Method Not Allowed", "there are GET and POST")),
+        _ => {
+            return Err(Answer::line(
+                "405 Method Not Allowed",
+                "only GET and POST are supported",
+            ));
+        }
     };
     let field = |name: &str| {
         let found = request
@@ -168,11 +173,15 @@ fn parse(head: &[u8]) -> Result<Option<Asked>, Answer> {
     }))
 }
 
-/// A head of a browser has some 600 bytes.
+/// Maximum length of a head; that of a browser has some 600 bytes. Units: bytes. Source: our
+/// choice, the limit of common HTTP servers (8 KB).
 const LONGEST: usize = 8 << 10;
+/// Timeout of a request's arrival, over loopback. Source: our choice; a longer one keeps one of the
+/// [`MAX`] connections for a program that sends nothing.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections at once.
-const MOST: usize = 32;
+/// Maximum number of concurrent connections. Source: our choice, a bound on memory, some 300 KB; a
+/// browser opens six to one server.
+const MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {

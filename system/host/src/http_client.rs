@@ -1,6 +1,6 @@
-//! Requests to servers: one connection each, over TLS where the address says so.
+//! HTTP requests: one connection each, over TLS for `https`.
 //!
-//! Bodies and connections are of one type each: what HTTP is made of is compiled once.
+//! Bodies and connections have one type each, so that the HTTP code is compiled only once.
 
 use std::pin::pin;
 
@@ -20,12 +20,12 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Sends a request to where its address leads, which is `https` or, in the clear, `http`, and
-/// returns the answer with a body of at most `longest` bytes.
+/// Sends a request to its URL, which is `https` or, unencrypted, `http`, and returns the response
+/// with a body of at most `longest` bytes.
 ///
 /// # Errors
-/// The server is out of reach, shows no certificate that `tls` trusts, or answers no HTTP; the
-/// address is `https` and there is no `tls`.
+/// The server is not reachable, has no certificate that `tls` trusts, or does not answer with HTTP;
+/// or the URL is `https` and there is no `tls`.
 pub async fn ask(
     tls: Option<&TlsConnector>,
     request: Request<Bytes>,
@@ -36,7 +36,7 @@ pub async fn ask(
     let (is_secure, usual_port) = match uri.scheme_str() {
         Some("https") => (true, 443),
         Some("http") => (false, 80),
-        _ => return Err(anyhow!("{uri} is no address of the web")),
+        _ => return Err(anyhow!("{uri} is not a web address")),
     };
     let authority = uri.authority().context("the address has no host")?;
     let host = authority.host().trim_matches(['[', ']']);
@@ -50,7 +50,7 @@ pub async fn ask(
         .await
         .with_context(|| format!("cannot reach {authority}"))?;
     let stream: Box<dyn Stream> = if is_secure {
-        let tls = tls.context("nobody is trusted")?;
+        let tls = tls.context("no trusted authorities")?;
         let stream = tls.connect(ServerName::try_from(host.to_owned())?, stream).await;
         Box::new(stream.with_context(|| format!("no TLS with {authority}"))?)
     } else {

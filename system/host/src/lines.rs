@@ -1,22 +1,28 @@
-//! What a daemon's status says of its networks, of a repeater's links, or of the paths of a hub's
-//! clients: one shape for commands, the terminal and the history.
+//! Lines of a daemon's status about its networks, a repeater's links, or the paths of a hub's
+//! clients, in one form for commands, the terminal and the history.
 
 use serde_json::Value;
 
-/// A network, a link, or a client's path, as a line shows it.
+/// A network, a link, or a client's path, as shown in a line.
 #[derive(Clone, Debug)]
 pub struct Line<'a> {
-    /// What it is called.
+    /// Name of the line.
     pub name: String,
-    /// How it is, in a word or a few.
+    /// State, in a few words.
     pub state: &'a str,
-    /// The control connection goes over it.
+    /// Set if it carries the control connection.
     pub is_control: bool,
-    /// Where its rates, round trip and loss stand; `None` while it carries nothing.
+    /// Object with its rates, round trip and loss; `None` while it transfers nothing.
     pub figures: Option<&'a Value>,
 }
 
-/// All of them, whatever daemon `status` is of.
+/// Returns whether a path of a hub is the one that a client opens in advance, for a network that
+/// moves: no datagram has come over it yet.
+fn is_spare(path: &Value) -> bool {
+    path.get("remote").is_some_and(Value::is_null)
+}
+
+/// Returns the lines of the `status` of any daemon.
 #[must_use]
 pub fn lines(status: &Value) -> Vec<Line<'_>> {
     let sessions = list(&status["sessions"]).iter();
@@ -26,6 +32,7 @@ pub fn lines(status: &Value) -> Vec<Line<'_>> {
         Some("hub") => list(&status["sessions"])
             .iter()
             .flat_map(|session| list(&session["paths"]).iter().map(move |path| (session, path)))
+            .filter(|(_, path)| !is_spare(path))
             .map(|(session, path)| Line {
                 name: match session["client"].as_str() {
                     Some(client) => format!("{client}: {}", text(&path["name"])),
@@ -69,6 +76,8 @@ pub fn lines(status: &Value) -> Vec<Line<'_>> {
                     (Some(path), _) => text(&path["state"]),
                     (None, true) => "waiting",
                     (None, false) if network["paused"] == true => "paused",
+                    (None, false) if network["abroad"] == true => "roaming",
+                    (None, false) if network["translator"] == true => "over IPv6",
                     (None, false) if network["over_quota"] == true => "over quota",
                     (None, false) => "not used",
                 };

@@ -1,4 +1,4 @@
-//! The log filter, which can change while a daemon runs.
+//! Log filter, which can change while a daemon runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ impl LogLevel {
         Self(Some(Arc::new(set)))
     }
 
-    /// Applies what a configuration says; without a word of it, `info`.
+    /// Applies the filter of a configuration; `info` without one.
     ///
     /// # Errors
-    /// The filter makes no sense.
+    /// The filter is invalid.
     pub fn set(&self, filter: Option<&LogFilter>) -> anyhow::Result<()> {
         match &self.0 {
             Some(set) => set(filter.map_or("info", |filter| &filter.0)),

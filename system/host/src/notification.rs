@@ -1,9 +1,9 @@
-//! Desktop notifications: a network asks for a login, the hub has ended this machine's access.
+//! Desktop notifications: a network requires a login, or the hub has revoked this machine's access.
 //!
-//! logind says who has a graphical session; `notify-send` runs with the rights of that user. Where
-//! systemd runs, it starts the program, because a daemon that is confined by its unit may neither
-//! become another user nor see `/run/user`. Nothing that a network says is in the notification, no
-//! shell is involved, and where there is no session or no program, nothing happens.
+//! logind lists the users with a graphical session; `notify-send` runs with the privileges of that
+//! user. If systemd is running, it starts the program, because a daemon that is confined by its
+//! unit can neither change its user nor access `/run/user`. The notification contains no text from
+//! a network, no shell is involved, and without a session or the program nothing happens.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,13 +15,13 @@ use zbus::zvariant::OwnedObjectPath;
 use crate::program::{as_user, find};
 use crate::system_bus::{SystemBus, object};
 
-/// Notifies those who sit at a screen that the network asks for a login.
+/// Notifies users with a graphical session that the network requires a login.
 pub(crate) async fn ask_for_login(network: String) {
     let body = format!("sudo hawser login {network}");
-    notify(format!("{network} asks for a login"), body).await;
+    notify(format!("{network} requires a login"), body).await;
 }
 
-/// Shows a notification to those who sit at a screen: one line, and what to do.
+/// Shows a notification to users with a graphical session: one line, and the remedy.
 pub async fn notify(summary: String, body: String) {
     let Some(program) = find("notify-send") else {
         return;
@@ -34,7 +34,7 @@ async fn notify_by(bus: &mut SystemBus, program: &Path, has_systemd: bool, text:
     let users = match bus.ask(|bus| async move { users(&bus).await }).await {
         Ok(users) => users,
         Err(error) => {
-            tracing::debug!(%error, "nobody says who sits at a screen");
+            tracing::debug!(%error, "cannot determine the users with a screen");
             return;
         }
     };
@@ -52,22 +52,22 @@ async fn notify_by(bus: &mut SystemBus, program: &Path, has_systemd: bool, text:
     }
 }
 
-/// Somebody who sits at a screen.
+/// User with a graphical session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct User {
     id: u32,
     group: u32,
 }
 
-/// The users with a graphical session, as logind says.
+/// Returns the users with a graphical session, according to logind.
 async fn users(bus: &Connection) -> zbus::Result<Vec<User>> {
     let interface = |name| ("org.freedesktop.login1", name);
     let manager = object(bus, interface("org.freedesktop.login1.Manager"), LOGIND).await?;
     let all: Vec<(u32, String, OwnedObjectPath)> = manager.call("ListUsers", &()).await?;
     let mut found = Vec::new();
-    for (id, _, path) in all.into_iter().take(MOST_USERS) {
+    for (id, _, path) in all.into_iter().take(MAX_USERS) {
         let user = object(bus, interface("org.freedesktop.login1.User"), path.as_str()).await?;
-        // Of a user's sessions a graphical one comes first.
+        // Of a user's sessions, a graphical one is preferred.
         let (session, path): (String, OwnedObjectPath) = user.get_property("Display").await?;
         if session.is_empty() {
             continue;
@@ -82,7 +82,7 @@ async fn users(bus: &Connection) -> zbus::Result<Vec<User>> {
     Ok(found)
 }
 
-/// The command that shows it to that user.
+/// Returns the command that shows the notification to a user.
 fn words(user: User, program: &Path, has_systemd: bool, (summary, body): (&str, &str)) -> Vec<String> {
     let bus = format!("DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/{}/bus", user.id);
     let start = if has_systemd {
@@ -110,7 +110,7 @@ fn words(user: User, program: &Path, has_systemd: bool, (summary, body): (&str, 
         summary.to_owned(),
         body,
     ];
-    // Services know variables by this sign.
+    // systemd expands variables after this character.
     let plain = |word: String| {
         if has_systemd {
             word.replace('$', "$$")
@@ -122,8 +122,9 @@ fn words(user: User, program: &Path, has_systemd: bool, (summary, body): (&str, 
 }
 
 const LOGIND: &str = "/org/freedesktop/login1";
-/// Screens of one machine.
-const MOST_USERS: usize = 8;
+/// Maximum number of graphical sessions. Source: our choice; each costs several calls of D-Bus, and
+/// machines rarely have more than two.
+const MAX_USERS: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -169,7 +170,7 @@ mod tests {
         }
     }
 
-    /// A bus with a logind that knows three users, one of them at a screen.
+    /// Starts a bus with a logind that has three users, one of them with a graphical session.
     async fn logind(private: &PrivateBus) -> Connection {
         let service = private
             .builder()
@@ -207,18 +208,18 @@ mod tests {
         for (path, mode) in [(place.path(), 0o777), (program.as_path(), 0o755)] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         }
-        let text = ("$(id)<b> asks for a login", "sudo hawser login $(id)<b>");
+        let text = ("$(id)<b> requires a login", "sudo hawser login $(id)<b>");
         notify_by(&mut private.bus(), &program, false, text).await;
         let said = std::fs::read_to_string(said).unwrap();
         let expected = "65534\nunix:path=/run/user/65534/bus\n--app-name=Hawser\n--icon=network-wireless\n--\n\
-                        $(id)<b> asks for a login\nsudo hawser login $(id)&lt;b&gt;\n";
+                        $(id)<b> requires a login\nsudo hawser login $(id)&lt;b&gt;\n";
         assert_eq!(said, expected);
     }
 
     #[test]
     fn systemd_starts_it_where_it_runs_and_expands_nothing() {
         let user = User { id: 1000, group: 100 };
-        let text = ("w$0 asks for a login", "sudo hawser login w$0");
+        let text = ("w$0 requires a login", "sudo hawser login w$0");
         let words = words(user, Path::new("/usr/bin/notify-send"), true, text);
         assert_eq!(
             words,
@@ -234,7 +235,7 @@ mod tests {
                 "--app-name=Hawser",
                 "--icon=network-wireless",
                 "--",
-                "w$$0 asks for a login",
+                "w$$0 requires a login",
                 "sudo hawser login w$$0",
             ]
         );

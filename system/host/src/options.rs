@@ -1,34 +1,34 @@
-//! How a client or direct mode is run: places, invitation, and what the command line says.
+//! Options of a client or direct mode: directories, invitation, and overrides of the command line.
 
 use std::path::PathBuf;
 
 use anyhow::Context;
 use hawser_config::invitation::Invitation;
 use hawser_config::{ClientConfig, Pattern};
-use hawser_linux::netlink::counted_devices;
 
+use crate::devices::Devices;
 use crate::logging::LogLevel;
 
-/// How to run a client.
+/// Options of running a client.
 pub struct ClientOptions {
-    /// Where key and configuration are.
+    /// Directory of key and configuration.
     pub dir: PathBuf,
-    /// Where lock, socket and journal are.
+    /// Directory of lock, socket and journal.
     pub run_dir: PathBuf,
-    /// The invitation, the first time.
+    /// Invitation, at the first start.
     pub invitation: Option<Invitation>,
-    /// Patterns that take the place of the configuration's.
+    /// Patterns that replace those of the configuration.
     pub include: Vec<Pattern>,
-    /// Patterns beside the configuration's.
+    /// Patterns in addition to those of the configuration.
     pub exclude: Vec<Pattern>,
     /// Changes the log filter while running.
     pub log: LogLevel,
 }
 
 impl ClientOptions {
-    /// The same for what runs beside the client, which needs no invitation.
+    /// Options for a service that runs beside the client and needs no invitation.
     #[must_use]
-    pub fn beside(&self) -> Self {
+    pub fn without_invitation(&self) -> Self {
         Self {
             dir: self.dir.clone(),
             run_dir: self.run_dir.clone(),
@@ -39,26 +39,20 @@ impl ClientOptions {
         }
     }
 
-    /// Reads `client.toml`, with what the command line says in its place, and settings of devices
-    /// under the names that these have now.
+    /// Reads `client.toml`, overrides values by those of the command line, and assigns settings of
+    /// devices to their current names.
     ///
     /// # Errors
-    /// In words, with file and line.
-    pub fn load_config(&self) -> anyhow::Result<ClientConfig> {
+    /// The configuration is invalid; the message names file and line.
+    pub async fn load_config(&self, devices: &mut Devices) -> anyhow::Result<ClientConfig> {
         let path = self.dir.join("client.toml");
         let mut config: ClientConfig = hawser_config::load_or_default(&path)?;
         if !self.include.is_empty() {
             config.include.clone_from(&self.include);
         }
         config.exclude.extend(self.exclude.iter().cloned());
-        if config.follows_devices() {
-            let devices = counted_devices().context("cannot list the devices of this machine")?;
-            let devices: Vec<_> = devices
-                .into_iter()
-                .map(|device| (device.name, device.address))
-                .collect();
-            config.follow_devices(&devices);
-        }
+        let followed = devices.apply_to(&mut config).await;
+        followed.context("cannot list the devices of this machine")?;
         hawser_config::check_secrecy(&path, &config)?;
         Ok(config)
     }

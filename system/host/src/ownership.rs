@@ -1,4 +1,4 @@
-//! Who may own the directory of a daemon's lock, socket and journal.
+//! Ownership of the directory of a daemon's lock, socket and journal.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,20 +6,20 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-/// Refuses a directory in which somebody else could put a socket, a lock or a journal of their own:
-/// one that is not a directory of this user's (or root's), or that its group or everybody may
-/// write; and one below a place where somebody else could exchange it. One that does not exist is
-/// no danger.
+/// Rejects a directory in which another user could place a socket, a lock or a journal: one that is
+/// not owned by this user or root, that its group or all users may write, or whose parent
+/// directories permit another user to replace it. A missing directory is accepted.
 ///
-/// In a user namespace the kernel shows every owner without a number there as the overflow user
-/// (user_namespaces(7)), root of the machine among them. Directories above the run directory may
-/// belong to that user: who runs there is no daemon of the machine, but a laboratory of its own.
+/// In a user namespace the kernel shows every owner without a mapping as the overflow user
+/// (user_namespaces(7)), including root of the machine. Directories above the run directory may
+/// belong to that user, because a process in such a namespace is not a daemon of the machine but
+/// part of a laboratory.
 ///
 /// # Errors
-/// One line: which place, what is wrong with it and what to do.
+/// One line with the path, the problem and its remedy.
 pub fn check(path: &Path) -> anyhow::Result<()> {
     let absolute = std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))?;
-    // As named, with links; and as it is, where those lead.
+    // Checks both the path as given and its canonical form, with symbolic links resolved.
     let real = absolute.parent().and_then(|parent| parent.canonicalize().ok());
     let places = absolute
         .ancestors()
@@ -28,11 +28,11 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
         let found = match fs::symlink_metadata(place) {
             Ok(found) => found,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error).with_context(|| format!("cannot look at {}", place.display())),
+            Err(error) => return Err(error).with_context(|| format!("cannot examine {}", place.display())),
         };
         if let Some(fault) = fault(&found, place == absolute, unmapped_user()) {
             bail!(
-                "{} cannot be used as a run directory: {} {fault}; remove it, or name another with --run-dir",
+                "{} cannot be used as a run directory: {} {fault}; remove it, or choose another one with --run-dir",
                 path.display(),
                 if place == absolute {
                     "it".to_owned()
@@ -45,9 +45,9 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns what is wrong with the run directory itself (`is_own`) or a directory above it.
-/// `unmapped`: the owner that the kernel shows in place of those whom this user namespace does not
-/// know.
+/// Returns the problem of the run directory itself (`is_own`) or of a directory above it.
+/// `unmapped` is the owner that the kernel shows for users without a mapping in this user
+/// namespace.
 fn fault(found: &fs::Metadata, is_own: bool, unmapped: Option<u32>) -> Option<String> {
     let owner = found.uid();
     if !is_trusted(owner, is_own, unmapped) {
@@ -57,22 +57,22 @@ fn fault(found: &fs::Metadata, is_own: bool, unmapped: Option<u32>) -> Option<St
         return is_own.then(|| "is a symbolic link".to_owned());
     }
     if !found.is_dir() {
-        return Some("is no directory".to_owned());
+        return Some("is not a directory".to_owned());
     }
-    // Where everybody may make files, as in /tmp, a sticky bit keeps them from exchanging those of
-    // others.
+    // In a directory that all users may write, such as /tmp, the sticky bit prevents users from
+    // replacing files of others.
     let is_sticky = found.mode() & STICKY != 0;
     let is_open = found.mode() & OTHERS_WRITE != 0 && (is_own || !is_sticky);
     is_open.then(|| format!("may be written by others (mode {:o})", found.mode() & 0o7777))
 }
 
-/// Returns whether what belongs to `owner` may be the run directory itself (`is_own`) or be above
-/// it.
+/// Returns whether a directory owned by `owner` may be the run directory itself (`is_own`) or one
+/// above it.
 fn is_trusted(owner: u32, is_own: bool, unmapped: Option<u32>) -> bool {
     owner == 0 || owner == hawser_linux::process::user() || (!is_own && Some(owner) == unmapped)
 }
 
-/// Returns the overflow user, if this process is in a user namespace that does not know the
+/// Returns the overflow user, if this process is in a user namespace without a mapping of the
 /// machine's root.
 fn unmapped_user() -> Option<u32> {
     let map = fs::read_to_string("/proc/self/uid_map").ok()?;
@@ -83,15 +83,15 @@ fn unmapped_user() -> Option<u32> {
     user.trim().parse().ok()
 }
 
-/// Returns whether a map of users (`inside outside count` on each line, user_namespaces(7)) holds
-/// user 0 of the namespace outside.
+/// Returns whether a map of users (`inside outside count` on each line, user_namespaces(7))
+/// contains user 0 of the outer namespace.
 fn knows_root(map: &str) -> bool {
     map.lines()
         .any(|line| line.split_whitespace().nth(1) == Some("0"))
 }
 
-/// Mode bits: only who owns an entry of the directory may remove it; and group or others may write.
-/// Source: inode(7).
+/// Mode bits: only the owner of an entry of the directory may remove it (sticky); group or others
+/// may write. Source: inode(7).
 const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
 

@@ -1,7 +1,7 @@
-//! Captive portals before networks: which networks are looked at, what was found, where to log in.
+//! Captive portals of networks: schedules checks, and stores results and login pages.
 //!
-//! A look asks the network itself, or for a known page, over one network's device and resolvers
-//! alone ([`look_for_portal`]); when it is time, `hawser_steer::portal` decides.
+//! A check queries the network's API, or requests a known page, over one network's device and
+//! resolvers only ([`check_portal`]); `hawser_steer::portal` decides when a check is due.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,31 +13,31 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::notification;
-use crate::portal::{Found, Left, Look, look_for_portal};
+use crate::portal::{Found, Left, PortalCheckInputs, check_portal};
 
-/// What a look brought.
+/// Result of a check.
 #[derive(Debug)]
-pub struct Looked<K> {
+pub struct PortalCheckResult<K> {
     /// The network.
     pub key: K,
     serial: u64,
     found: Found,
 }
 
-/// A network under watch; looks end with it.
+/// A monitored network; its checks end when it is dropped.
 #[derive(Debug)]
 struct Watched {
     machine: Portal,
-    way: Way,
+    identity: NetworkIdentity,
     serial: u64,
     look: Option<JoinHandle<()>>,
-    /// By which API the last look went.
+    /// API of the last check.
     api: Option<String>,
-    /// Where to log in, or to make the login last longer.
+    /// Login page, or the page that extends the login.
     login: Option<String>,
-    /// What was left of the login, and when that was said.
+    /// Remaining validity of the login, and the time of its report.
     left: (Left, Instant),
-    /// People have been told that a portal is there.
+    /// Set if users were notified of a portal.
     is_told: bool,
 }
 
@@ -49,12 +49,12 @@ impl Drop for Watched {
     }
 }
 
-/// What makes a network the same as before: its name and its gateways.
-pub type Way = (String, [Option<IpAddr>; 2]);
+/// Identity of a network: its name and its gateways.
+pub type NetworkIdentity = (String, [Option<IpAddr>; 2]);
 
-/// The way of a network.
+/// Returns the identity of a network.
 #[must_use]
-pub fn way(network: &Network) -> Way {
+pub fn identity_of(network: &Network) -> NetworkIdentity {
     let gateway = |hop| match hop {
         Some(NextHop::Gateway(gateway)) => Some(gateway),
         Some(NextHop::Device) | None => None,
@@ -62,12 +62,12 @@ pub fn way(network: &Network) -> Way {
     (network.name.clone(), [network.v4, network.v6].map(gateway))
 }
 
-/// All networks under watch, by what their owner calls them.
+/// Watched networks, by their owner's keys.
 #[derive(Debug)]
 pub struct Portals<K> {
     watched: BTreeMap<K, Watched>,
-    /// How networks were when they went: who was open is not held back again.
-    seen: BTreeMap<Way, State>,
+    /// States of networks at their removal: a network that was open is not blocked again.
+    seen: BTreeMap<NetworkIdentity, State>,
     serials: u64,
     has_begun: bool,
 }
@@ -84,7 +84,7 @@ impl<K> Default for Portals<K> {
 }
 
 impl<K: Ord + Clone + Send + 'static> Portals<K> {
-    /// When something is due: a look, or the end of holding a network back.
+    /// Returns when an action is due: a check, or the end of a block.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timeouts = self
@@ -94,7 +94,7 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
         timeouts.flatten().min()
     }
 
-    /// Whether the network may carry flows: one that is not watched may.
+    /// Returns whether flows may use the network: true for one that is not monitored.
     #[must_use]
     pub fn may_carry(&self, key: &K) -> bool {
         self.watched
@@ -102,9 +102,9 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
             .is_none_or(|watched| watched.machine.may_carry())
     }
 
-    /// What stands before a network: state in a word, and where to log in.
+    /// Returns the name of a network's state, and its login page.
     #[must_use]
-    pub fn shown(&self, key: &K) -> Option<(&'static str, Option<&str>)> {
+    pub fn summary(&self, key: &K) -> Option<(&'static str, Option<&str>)> {
         let watched = self.watched.get(key)?;
         match (watched.machine.state(), watched.machine.may_carry()) {
             (State::Captive, _) => Some(("portal", watched.login.as_deref())),
@@ -113,38 +113,38 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
         }
     }
 
-    /// Where to log in at a network, or to make a login last longer.
+    /// Returns the login page of a network, or the page that extends a login.
     #[must_use]
     pub fn login(&self, key: &K) -> Option<&str> {
         self.watched.get(key)?.login.as_deref()
     }
 
-    /// What is left of a network's login, where the network says so.
+    /// Returns the remaining validity of a network's login, if the network reports it.
     #[must_use]
     pub fn left(&self, key: &K, now: Instant) -> Option<Left> {
         let (left, said) = self.watched.get(key)?.left;
         left.is_said().then(|| left.after(now.since(said)))
     }
 
-    /// Networks that come from now on are held back until the first look at them is over.
+    /// Networks that appear from now on are not used until their first check has ended.
     pub fn begin(&mut self) {
         self.has_begun = true;
     }
 
-    /// Watches what is there, as of now: `None` for a network that is not to be looked at.
-    pub fn follow(&mut self, key: &K, way: Option<Way>, now: Instant) {
-        if self.watched.get(key).map(|watched| &watched.way) == way.as_ref() {
+    /// Monitors a network on its current route; `None` stops checking it.
+    pub fn follow(&mut self, key: &K, identity: Option<NetworkIdentity>, now: Instant) {
+        if self.watched.get(key).map(|watched| &watched.identity) == identity.as_ref() {
             return;
         }
         self.forget(key);
-        if let Some(way) = way {
-            let before = self.seen.get(&way);
-            // What was there from the beginning carried flows already.
+        if let Some(identity) = identity {
+            let before = self.seen.get(&identity);
+            // A network that existed at the start already carries flows.
             let is_held = before == Some(&State::Captive) || (before.is_none() && self.has_begun);
             self.serials += 1;
             let watched = Watched {
                 machine: Portal::new(is_held, now),
-                way,
+                identity,
                 serial: self.serials,
                 look: None,
                 api: None,
@@ -156,7 +156,7 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
         }
     }
 
-    /// Watches none but these from now on: a network that is gone is not looked at.
+    /// Stops monitoring all other networks: a removed network is not checked.
     pub fn retain(&mut self, is_there: impl Fn(&K) -> bool) {
         let gone: Vec<K> = self
             .watched
@@ -169,19 +169,21 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
 
     fn forget(&mut self, key: &K) {
         if let Some(mut watched) = self.watched.remove(key) {
-            let way = std::mem::take(&mut watched.way.0);
-            if self.seen.len() >= MOST_SEEN {
+            let name = std::mem::take(&mut watched.identity.0);
+            if self.seen.len() >= MAX_SEEN {
                 self.seen.pop_first();
             }
-            self.seen.insert((way, watched.way.1), watched.machine.state());
+            self.seen
+                .insert((name, watched.identity.1), watched.machine.state());
         }
     }
 
-    /// Lets time pass for a network, and looks at it where that is due; what is found is told.
-    pub fn look<T: From<Looked<K>> + Send + 'static>(
+    /// Advances the time for a network, and starts a check if one is due; its result is sent to the
+    /// channel.
+    pub fn check_if_due<T: From<PortalCheckResult<K>> + Send + 'static>(
         &mut self,
         key: &K,
-        look: Option<Look>,
+        look: Option<PortalCheckInputs>,
         tell: impl FnOnce() -> mpsc::Sender<T>,
         now: Instant,
     ) {
@@ -199,14 +201,14 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
             watched.api.clone_from(&look.api);
             let (key, serial, tell) = (key.clone(), watched.serial, tell());
             watched.look = Some(hawser_linux::tasks::spawn(async move {
-                let found = look_for_portal(&look).await;
-                let _ = tell.send(Looked { key, serial, found }.into()).await;
+                let found = check_portal(&look).await;
+                let _ = tell.send(PortalCheckResult { key, serial, found }.into()).await;
             }));
         }
     }
 
-    /// A look at the network of that name is over.
-    pub fn on_looked(&mut self, name: &str, looked: Looked<K>, now: Instant) {
+    /// Processes the end of a check of the network with that name.
+    pub fn on_checked(&mut self, name: &str, looked: PortalCheckResult<K>, now: Instant) {
         let watched = self.watched.get_mut(&looked.key);
         let Some(watched) = watched.filter(|watched| watched.serial == looked.serial) else {
             return;
@@ -221,25 +223,26 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
         watched.login = login.or(known);
         match (before, watched.machine.state()) {
             (State::Captive, State::Open) => {
-                tracing::info!(network = name, "its portal lets everything through now");
+                tracing::info!(network = name, "its captive portal is open now");
             }
             (State::Unknown | State::Open, State::Captive) => {
                 tracing::warn!(
                     network = name,
                     login = watched.login,
-                    "a captive portal stands before it: it carries nothing until somebody logs in"
+                    "a captive portal blocks it until a user logs in"
                 );
                 if !std::mem::replace(&mut watched.is_told, true) {
                     hawser_linux::tasks::spawn(notification::ask_for_login(name.to_owned()));
                 }
             }
-            _ => tracing::debug!(network = name, ?outcome, "looked for a portal"),
+            _ => tracing::debug!(network = name, ?outcome, "tested for a captive portal"),
         }
     }
 }
 
-/// Networks that are remembered.
-const MOST_SEEN: usize = 256;
+/// Maximum number of remembered networks. Source: our choice, a bound on memory; for a forgotten
+/// network its portal is only reported once more.
+const MAX_SEEN: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -258,12 +261,12 @@ mod tests {
                 login: login.map(str::to_owned),
                 left: Left { seconds, bytes: None },
             };
-            let looked = Looked {
+            let looked = PortalCheckResult {
                 key: 1,
                 serial: 1,
                 found,
             };
-            portals.on_looked("wlan0", looked, at(now));
+            portals.on_checked("wlan0", looked, at(now));
             let left = portals.left(&1, at(now + 10)).and_then(|left| left.seconds);
             (portals.login(&1).map(str::to_owned), left)
         };
@@ -277,6 +280,6 @@ mod tests {
         assert_eq!(look(Outcome::Page, None, Some(60), 20), (None, Some(50)));
         assert_eq!(look(Outcome::Other, Some("https://x/"), None, 30), (url(), None));
         assert_eq!(look(Outcome::Other, None, None, 33), (url(), None));
-        assert_eq!(portals.shown(&1), Some(("portal", Some("https://x/"))));
+        assert_eq!(portals.summary(&1), Some(("portal", Some("https://x/"))));
     }
 }

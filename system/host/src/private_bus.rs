@@ -1,4 +1,4 @@
-//! A message bus of a test's own, for services that say what the real ones do.
+//! Private message bus of a test, for services that imitate the real ones.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -13,12 +13,12 @@ pub(crate) struct PrivateBus {
 }
 
 impl PrivateBus {
-    /// `None` where there is no program for it.
+    /// Starts the bus; `None` if its program is not installed.
     pub(crate) fn start() -> Option<Self> {
         Self::run(&[])
     }
 
-    /// At an address of the test's choice.
+    /// Starts the bus at a given address.
     pub(crate) fn start_at(address: &str) -> Option<Self> {
         Self::run(&[&format!("--address={address}")])
     }
@@ -39,12 +39,12 @@ impl PrivateBus {
         Some(Self { daemon, address })
     }
 
-    /// In place of the system's.
+    /// Returns the bus, in place of the system's.
     pub(crate) fn bus(&self) -> SystemBus {
         SystemBus::at(self.address.trim())
     }
 
-    /// A connection to it, to be built.
+    /// Returns a builder of a connection to the bus.
     pub(crate) fn builder(&self) -> Builder<'_> {
         Builder::address(self.address.trim()).unwrap()
     }

@@ -1,4 +1,5 @@
-//! Programs of others that a daemon runs: found, started so that they cannot outlive it, and ended.
+//! Other programs run by a daemon: finds them, starts them so that they cannot outlive the daemon,
+//! and ends them.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -12,7 +13,7 @@ use hawser_linux::netns::bind_to_this_thread;
 use hawser_linux::process::Process;
 use hawser_linux::system::{System, SystemError};
 
-/// Where a program is. A daemon's own path may lack the directories of the system's programs.
+/// Returns the path of a program. A daemon's `PATH` may lack the directories of system programs.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let own = std::env::split_paths(&path);
@@ -25,8 +26,8 @@ pub fn find(program: &str) -> Option<PathBuf> {
         })
 }
 
-/// The words that stand before a command so that it runs with the rights of that user and group,
-/// with these variables (`NAME=value`) and few others.
+/// Returns the prefix of a command that runs it with the privileges of a user and group, with these
+/// variables (`NAME=value`) and few others.
 pub fn as_user(id: u32, group: u32, variables: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut words = ["setpriv", "--init-groups", "--reset-env"]
         .map(str::to_owned)
@@ -37,23 +38,40 @@ pub fn as_user(id: u32, group: u32, variables: impl IntoIterator<Item = String>)
     words
 }
 
-/// A program that was started, and is in the journal until it has ended.
+/// A running program, which is recorded in the journal until it has ended.
 pub struct Started {
     child: Child,
     process: Process,
 }
 
 impl Started {
-    /// Starts a program with these words and these variables beside the daemon's own. It is noted
-    /// in the journal before it does anything, and ends with this thread where the kernel can see
-    /// to that.
+    /// Starts a program with these arguments, and these variables in addition to the daemon's. It
+    /// is recorded in the journal before it runs, and ends with this thread if the kernel supports
+    /// that.
     ///
     /// # Errors
-    /// It cannot be started, or the journal cannot be written; nothing runs then.
+    /// The program cannot be started, or the journal cannot be written; then nothing runs.
     pub fn start(
         system: &mut System,
         words: &[OsString],
         variables: &[(&str, String)],
+    ) -> anyhow::Result<Self> {
+        Self::start_with(system, words, variables, Stdio::null())
+    }
+
+    /// Starts Hawser's own program, whose log is part of the daemon's log.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_own(system: &mut System, words: &[OsString]) -> anyhow::Result<Self> {
+        Self::start_with(system, words, &[], Stdio::inherit())
+    }
+
+    fn start_with(
+        system: &mut System,
+        words: &[OsString],
+        variables: &[(&str, String)],
+        log: Stdio,
     ) -> anyhow::Result<Self> {
         let name = words.first().map_or(OsStr::new(""), OsString::as_os_str);
         let cannot = || format!("cannot start {}", name.display());
@@ -65,14 +83,14 @@ impl Started {
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // Some have helpers, which end with their group.
+            .stderr(log)
+            // Some programs have child processes, which end with their process group.
             .process_group(0);
         bind_to_this_thread(&mut command);
         let mut child = command.spawn().with_context(cannot)?;
         let begun = Process::of(child.id()).with_context(cannot).and_then(|process| {
             system.note_process(process)?;
-            // One whose daemon ends before ends, too.
+            // It also ends if the daemon ends before.
             if let Some(mut stdin) = child.stdin.take() {
                 stdin.write_all(b"go\n").with_context(cannot)?;
             }
@@ -88,12 +106,12 @@ impl Started {
         }
     }
 
-    /// How it has ended by itself, if it has.
+    /// Returns the exit status if the program has ended.
     pub fn ended(&mut self) -> Option<io::Result<ExitStatus>> {
         self.child.try_wait().transpose()
     }
 
-    /// Takes one that has ended by itself out of the journal.
+    /// Removes a program that has ended by itself from the journal.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -101,7 +119,7 @@ impl Started {
         system.forget_process(self.process)
     }
 
-    /// Ends it.
+    /// Ends the program.
     ///
     /// # Errors
     /// The journal cannot be written.

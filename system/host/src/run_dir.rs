@@ -1,8 +1,8 @@
-//! Run directories: lock, control socket, journal. Where each role's is, who may own one, and which
-//! hub serves a store of clients.
+//! Run directories, which contain lock, control socket and journal: their paths by role, their
+//! permitted owners, and which hub serves a store of clients.
 //!
-//! Commands, daemons and units take the places from here, so that a command reaches the daemon that
-//! it is about.
+//! Commands, daemons and units use the paths defined here, so that a command reaches the right
+//! daemon.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
@@ -18,21 +18,21 @@ use crate::control_socket::is_alive;
 
 pub use crate::ownership::check;
 
-/// What a daemon is. One machine may run one of each.
+/// Role of a daemon. A machine may run one of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A client of a hub, or direct mode: `/run/hawser`.
     Client,
     /// A hub: `/run/hawser-hub`.
     Hub,
-    /// A device that gives its ways out to neighbours: `/run/hawser-share`.
+    /// Sharing of uplinks with neighbours: `/run/hawser-share`.
     Share,
-    /// One side of a repeater: `/run/hawser-repeat`.
+    /// Repeater, one side: `/run/hawser-repeat`.
     Repeater,
 }
 
 impl Role {
-    /// The run directory of a daemon of this role, unless it is told another.
+    /// Returns the default run directory of a daemon of this role.
     #[must_use]
     pub fn run_dir(self) -> &'static Path {
         Path::new(match self {
@@ -44,7 +44,7 @@ impl Role {
     }
 }
 
-/// The run directory of a daemon that runs; one daemon at a time.
+/// Run directory of a running daemon; one daemon uses it at a time.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -52,16 +52,16 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the directory if need be and takes it.
+    /// Creates the directory if necessary and takes it.
     ///
     /// # Errors
-    /// Another daemon has it, somebody else could write in it ([`check`]), or it cannot be made.
+    /// Another daemon uses it, another user could write in it ([`check`]), or it cannot be created.
     pub fn take(path: &Path) -> anyhow::Result<Self> {
         prepare(path)?;
         let file = path.join("hawser.lock");
         let lock = take_lock(&file, &socket(path))?.with_context(|| {
             format!(
-                "hawser already runs in {}: `hawser down` first, or use another --run-dir",
+                "hawser is already running in {}: run `hawser down` first, or use another --run-dir",
                 path.display()
             )
         })?;
@@ -71,56 +71,62 @@ impl RunDir {
         })
     }
 
-    /// The directory.
+    /// Returns the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The control socket.
+    /// Returns the path of the control socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         socket(&self.path)
     }
 
-    /// Where the pipe of DHCP clients is.
+    /// Returns the path of the pipe of DHCP clients.
     #[must_use]
     pub fn dhcp(&self) -> PathBuf {
         self.path.join("dhcp")
     }
 
-    /// Where wpa_supplicant's sockets are.
+    /// Returns the directory of wpa_supplicant's sockets.
     #[must_use]
     pub fn radio(&self) -> PathBuf {
         self.path.join("radio")
     }
 
-    /// The journal of system changes.
+    /// Returns the path of the journal of system changes.
     #[must_use]
     pub fn journal(&self) -> PathBuf {
-        self.path.join("undo.json")
+        journal(&self.path)
     }
 }
 
-/// Makes a run directory if need be, for its owner alone.
+/// Creates a run directory if necessary, accessible to its owner only.
 ///
 /// # Errors
-/// It cannot be made, or [`check`] refuses it.
+/// It cannot be created, or [`check`] refuses it.
 pub fn prepare(path: &Path) -> anyhow::Result<()> {
-    // Before as well: what is there may lead elsewhere.
+    // Check before as well: the path may be a symbolic link.
     check(path)?;
     atomic_file::private_directory(path)?;
     check(path)
 }
 
-/// The control socket of the daemon whose run directory is `path`.
+/// Returns the path of the journal of system changes of the daemon whose run directory is `path`.
+#[must_use]
+pub fn journal(path: &Path) -> PathBuf {
+    path.join("undo.json")
+}
+
+/// Returns the path of the control socket of the daemon whose run directory is `path`.
 #[must_use]
 pub fn socket(path: &Path) -> PathBuf {
     path.join("hawser.sock")
 }
 
-/// A hub's claim on the clients in its directory: no other hub serves them meanwhile, and commands
-/// that change them find the hub.
+/// A hub's claim on the clients in its directory: while it is held, no other hub serves them, and
+/// commands that change them find the hub.
 #[derive(Debug)]
 pub struct HubClaim {
     _lock: File,
@@ -150,13 +156,18 @@ impl HubClaim {
     }
 }
 
-/// The run directory of the hub that serves the clients in `dir`; none while none does.
+/// Returns the run directory of the hub that serves the clients in `dir`; `None` if none does.
 ///
 /// # Errors
-/// It cannot be told.
+/// It cannot be determined.
 pub fn hub_of(dir: &Path) -> anyhow::Result<Option<PathBuf>> {
     let path = dir.join(CLAIM);
-    let unclear = || format!("cannot tell from {} whether a hub runs", path.display());
+    let unclear = || {
+        format!(
+            "cannot determine from {} whether a hub is running",
+            path.display()
+        )
+    };
     let mut lock = match File::open(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other.with_context(unclear)?,
@@ -172,8 +183,8 @@ pub fn hub_of(dir: &Path) -> anyhow::Result<Option<PathBuf>> {
     }
 }
 
-/// Takes the lock in `path`; none while a daemon has it that does not end. One that has closed its
-/// `socket` is about to.
+/// Takes the lock in `path`; returns `None` if a daemon holds it and does not end. A daemon that
+/// has closed its `socket` is about to end, and is waited for.
 fn take_lock(path: &Path, socket: &Path) -> anyhow::Result<Option<File>> {
     let lock = File::options()
         .create(true)
@@ -197,11 +208,13 @@ fn take_lock(path: &Path, socket: &Path) -> anyhow::Result<Option<File>> {
     }
 }
 
-/// Beside the store of clients.
+/// Lock file beside the store of clients.
 const CLAIM: &str = "hub.lock";
-/// Undoing everything takes a few calls of nft.
+/// Maximum time for the end of a daemon, which undoes its changes by a few calls of nft. Source:
+/// our choice; after a shorter one the next daemon finds the lock taken, a longer one hides a
+/// daemon that does not end.
 const ENDING: Duration = Duration::from_secs(3);
-/// `O_NOFOLLOW`: a lock is never somebody else's file.
+/// `O_NOFOLLOW`: a symbolic link to another file is not opened as the lock.
 const NO_FOLLOW: i32 = hawser_linux::process::NO_FOLLOW;
 
 #[cfg(test)]
@@ -249,8 +262,8 @@ mod tests {
         assert!(refusal(&link).contains("symbolic link"));
         let file = place.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(refusal(&file).contains("no directory"));
-        // A lock that leads elsewhere is not followed.
+        assert!(refusal(&file).contains("not a directory"));
+        // A symbolic link in place of the lock is not followed.
         std::os::unix::fs::symlink(&file, real.join("hawser.lock")).unwrap();
         assert!(refusal(&real).contains("cannot open"));
     }
@@ -283,7 +296,7 @@ mod tests {
         let error = format!("{:#}", HubClaim::take(dir, &other).unwrap_err());
         assert!(error.contains("another hub") && error.contains("one"), "{error}");
         drop(claim);
-        // A program that another test starts has the lock until it runs.
+        // A process that another test starts inherits the lock until it executes its program.
         let is_free = || hub_of(dir).unwrap().is_none();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
         while !is_free() {

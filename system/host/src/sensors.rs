@@ -1,9 +1,9 @@
-//! What rules may ask about: sensors that are looked at every second, each through one interface.
+//! Facts for rules: sensors with a common interface, polled every second.
 //!
-//! A sensor writes what it knows over what those before it knew: first the kernel's, which are
-//! there on a server and in a container, too, then what services on the message bus have said last
-//! ([`services`], [`location`]), which run beside the event loop. The last one reads files, one for
-//! each fact, so that a script (or a test) has the last word:
+//! Each sensor overrides the facts of those before it: first the kernel's values, which are also
+//! available on a server and in a container, then the last values of services on the message bus
+//! ([`services`] with [`modems`], and [`location`]), which run concurrently with the event loop.
+//! The last sensor reads one file per fact, so that a script (or a test) takes precedence:
 //!
 //! ```text
 //!   RUN_DIR/facts/moving        yes | no
@@ -13,6 +13,7 @@
 //! ```
 
 mod location;
+mod modems;
 mod services;
 
 use std::collections::BTreeMap;
@@ -23,27 +24,28 @@ use hawser_steer::policy::conditions::{Facts, WallTime};
 use tokio::sync::watch;
 
 use crate::system_bus::SystemBus;
-use crate::watched::tell_if_new;
-use services::Said;
+use crate::watched::send_if_changed;
+pub use modems::Modem;
+pub use services::Services;
 
-/// What all sensors know together.
+/// Combined facts of all sensors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Known {
     /// The machine's position, motion and power.
     pub device: Facts,
-    /// By interface name. Units: dBm.
+    /// Signals by interface name. Units: dBm.
     pub signals: BTreeMap<String, i16>,
-    /// By interface name, in place of the configuration's.
+    /// Costs by interface name, which replace the configured ones.
     pub costs: BTreeMap<String, u32>,
 }
 
-/// One source of facts.
+/// Source of facts.
 trait Sensor {
-    /// Adds what it knows now.
-    fn look(&self, known: &mut Known);
+    /// Adds its current facts.
+    fn sample(&self, known: &mut Known);
 }
 
-/// All of them, in order.
+/// Sensors in order.
 pub struct Sensors {
     all: Vec<Box<dyn Sensor>>,
     files: PathBuf,
@@ -52,19 +54,18 @@ pub struct Sensors {
 }
 
 impl Sensors {
-    /// Starts to listen to services on `bus`; `files`: where scripts say what they know.
-    pub fn start(files: PathBuf, bus: fn() -> SystemBus) -> Self {
-        let (tell_said, said) = watch::channel(Said::default());
+    /// Starts listening to positions on `bus`, beside the reports of `services`; `files` is the
+    /// directory of facts from scripts.
+    pub fn start(files: PathBuf, services: Services, bus: SystemBus) -> Self {
         let (tell_motion, motion) = watch::channel(None);
         let (wants_motion, wanted) = watch::channel(false);
-        hawser_linux::tasks::spawn(services::follow(bus(), tell_said));
-        hawser_linux::tasks::spawn(location::follow(bus(), wanted, tell_motion));
+        hawser_linux::tasks::spawn(location::follow(bus, wanted, tell_motion));
         Self {
             all: vec![
                 Box::new(Calendar),
                 Box::new(Power(PathBuf::from("/sys/class/power_supply"))),
                 Box::new(Radios(PathBuf::from("/proc/net/wireless"))),
-                Box::new(Services { said, motion }),
+                Box::new(OfServices { services, motion }),
                 Box::new(Files(files.clone())),
             ],
             files,
@@ -73,17 +74,17 @@ impl Sensors {
         }
     }
 
-    /// Looks at all of them; `wants_motion`: whether any rule depends on it. Where the machine is,
-    /// nobody is asked otherwise.
-    pub fn look(&mut self, wants_motion: bool) {
+    /// Polls all sensors. `wants_motion` states whether a rule depends on motion; otherwise the
+    /// machine's position is not requested.
+    pub fn sample(&mut self, wants_motion: bool) {
         let is_wanted = wants_motion && !self.files.join("moving").exists();
-        tell_if_new(&self.wants_motion, is_wanted);
+        send_if_changed(&self.wants_motion, is_wanted);
         let mut known = Known::default();
-        self.all.iter().for_each(|sensor| sensor.look(&mut known));
+        self.all.iter().for_each(|sensor| sensor.sample(&mut known));
         self.known = known;
     }
 
-    /// What they knew at the last look.
+    /// Returns the facts of the last poll.
     pub fn known(&self) -> &Known {
         &self.known
     }
@@ -92,7 +93,7 @@ impl Sensors {
 struct Calendar;
 
 impl Sensor for Calendar {
-    fn look(&self, known: &mut Known) {
+    fn sample(&self, known: &mut Known) {
         let now = local_time();
         known.device.time = Some(WallTime {
             weekday: now.weekday,
@@ -105,15 +106,16 @@ impl Sensor for Calendar {
 struct Power(PathBuf);
 
 impl Sensor for Power {
-    /// On mains while one charger says so, or nothing discharges: a desktop has no supply to show.
-    fn look(&self, known: &mut Known) {
+    /// Reports mains power if a charger is online, or if no battery discharges: a desktop has no
+    /// power supply in the kernel's list.
+    fn sample(&self, known: &mut Known) {
         let Ok(entries) = std::fs::read_dir(&self.0) else {
             return;
         };
         let (mut is_charged, mut discharges) = (false, false);
         for supply in entries.flatten().map(|entry| entry.path()) {
             let is = |key, value: &str| word(&supply.join(key)).is_some_and(|word| word == value);
-            // A mouse has a battery too, and says nothing of this machine.
+            // The battery of a device such as a mouse is not this machine's.
             if is("scope", "device") {
                 continue;
             }
@@ -128,11 +130,11 @@ impl Sensor for Power {
 struct Radios(PathBuf);
 
 impl Sensor for Radios {
-    fn look(&self, known: &mut Known) {
+    fn sample(&self, known: &mut Known) {
         let text = std::fs::read_to_string(&self.0).unwrap_or_default();
         let line = |line: &str| {
             let (name, columns) = line.split_once(':')?;
-            // Status, quality, level: the level is in dBm where it is below zero.
+            // The columns are status, quality and level; a level below zero is in dBm.
             let level = columns.split_whitespace().nth(2)?.trim_end_matches('.');
             let level = level.parse().ok().filter(|level| *level < 0)?;
             Some((name.trim().to_owned(), level))
@@ -141,17 +143,17 @@ impl Sensor for Radios {
     }
 }
 
-/// What services have said last.
-struct Services {
-    said: watch::Receiver<Said>,
+/// Last facts of services.
+struct OfServices {
+    services: Services,
     motion: watch::Receiver<Option<bool>>,
 }
 
-impl Sensor for Services {
-    fn look(&self, known: &mut Known) {
-        let said = self.said.borrow();
+impl Sensor for OfServices {
+    fn sample(&self, known: &mut Known) {
+        let said = self.services.said();
         known.device.on_battery = said.on_battery.or(known.device.on_battery);
-        known.signals.extend(said.signals.clone());
+        known.signals.extend(said.signals());
         known.device.moving = *self.motion.borrow();
     }
 }
@@ -160,7 +162,7 @@ impl Sensor for Services {
 struct Files(PathBuf);
 
 impl Sensor for Files {
-    fn look(&self, known: &mut Known) {
+    fn sample(&self, known: &mut Known) {
         let Ok(entries) = std::fs::read_dir(&self.0) else {
             return;
         };
@@ -188,7 +190,7 @@ impl Sensor for Files {
     }
 }
 
-/// What a file says, if it is one word.
+/// Returns the content of a file, if it is one word.
 fn word(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.trim().to_ascii_lowercase())
@@ -214,9 +216,9 @@ mod tests {
         }
     }
 
-    fn look(sensor: &dyn Sensor) -> Known {
+    fn sample(sensor: &dyn Sensor) -> Known {
         let mut known = Known::default();
-        sensor.look(&mut known);
+        sensor.sample(&mut known);
         known
     }
 
@@ -224,7 +226,7 @@ mod tests {
     fn files_say_facts_and_what_they_do_not_say_is_not_known() {
         let dir = tempfile::tempdir().unwrap();
         let sensor = Files(dir.path().to_owned());
-        assert_eq!(look(&sensor), Known::default());
+        assert_eq!(sample(&sensor), Known::default());
         write(
             dir.path(),
             &[
@@ -238,7 +240,7 @@ mod tests {
             dir.path(),
             &[("signal.eth0.5", "-67"), ("signal.wlan0", "loud"), ("tea", "hot")],
         );
-        let known = look(&sensor);
+        let known = sample(&sensor);
         assert_eq!((known.device.moving, known.device.on_battery), (Some(true), None));
         assert_eq!(known.costs, BTreeMap::from([("lte".to_owned(), 7)]));
         assert_eq!(known.signals, BTreeMap::from([("eth0.5".to_owned(), -67)]));
@@ -248,7 +250,7 @@ mod tests {
     fn power_is_of_this_machine_alone() {
         let dir = tempfile::tempdir().unwrap();
         let sensor = Power(dir.path().to_owned());
-        assert_eq!(look(&sensor).device.on_battery, Some(false), "a desktop");
+        assert_eq!(sample(&sensor).device.on_battery, Some(false), "a desktop");
         write(
             dir.path(),
             &[
@@ -257,7 +259,7 @@ mod tests {
                 ("mouse/status", "Discharging\n"),
             ],
         );
-        assert_eq!(look(&sensor).device.on_battery, Some(false), "a mouse");
+        assert_eq!(sample(&sensor).device.on_battery, Some(false), "a mouse");
         write(
             dir.path(),
             &[
@@ -267,9 +269,9 @@ mod tests {
                 ("AC/online", "0\n"),
             ],
         );
-        assert_eq!(look(&sensor).device.on_battery, Some(true));
+        assert_eq!(sample(&sensor).device.on_battery, Some(true));
         write(dir.path(), &[("AC/online", "1\n")]);
-        assert_eq!(look(&sensor).device.on_battery, Some(false));
+        assert_eq!(sample(&sensor).device.on_battery, Some(false));
     }
 
     #[test]
@@ -277,7 +279,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let table = "Inter-| sta-|   Quality        |\n face | tus | link level noise |\n wlan0: 0000   54.  -56.  -256        0\n wlan1: 0000   54.  40.  0\n";
         write(dir.path(), &[("wireless", table)]);
-        let known = look(&Radios(dir.path().join("wireless")));
+        let known = sample(&Radios(dir.path().join("wireless")));
         assert_eq!(known.signals, BTreeMap::from([("wlan0".to_owned(), -56)]));
     }
 
@@ -296,17 +298,18 @@ mod tests {
                 " wlan0: 0000 54. -56. -256\n wwan0: 0000 54. -57. -256\n",
             )],
         );
-        let (tell, said) = watch::channel(Said::default());
+        let (tell, said) = watch::channel(services::Said::default());
+        let services = Services::of(said);
         let (_tell_motion, motion) = watch::channel(Some(true));
         let all: [&dyn Sensor; 4] = [
             &Power(file("power")),
             &Radios(file("wireless")),
-            &Services { said, motion },
+            &OfServices { services, motion },
             &Files(file("facts")),
         ];
         let known = || {
             let mut known = Known::default();
-            all.iter().for_each(|sensor| sensor.look(&mut known));
+            all.iter().for_each(|sensor| sensor.sample(&mut known));
             (
                 known.device.on_battery,
                 known.signals["wlan0"],
@@ -314,9 +317,13 @@ mod tests {
             )
         };
         assert_eq!(known(), (Some(true), -56, -57));
-        tell.send_replace(Said {
+        let modem = Modem {
+            signal: Some(-99),
+            ..Modem::default()
+        };
+        tell.send_replace(services::Said {
             on_battery: Some(false),
-            signals: BTreeMap::from([("wwan0".to_owned(), -99)]),
+            modems: BTreeMap::from([("wwan0".to_owned(), modem)]),
         });
         assert_eq!(known(), (Some(false), -56, -99));
         write(
@@ -329,9 +336,11 @@ mod tests {
     #[tokio::test]
     async fn motion_is_wanted_while_a_rule_depends_on_it_and_no_file_says_it() {
         let dir = tempfile::tempdir().unwrap();
-        let mut sensors = Sensors::start(dir.path().to_owned(), || SystemBus::at("unix:path=/nowhere"));
+        let bus = || SystemBus::at("unix:path=/nowhere");
+        let services = Services::start(bus());
+        let mut sensors = Sensors::start(dir.path().to_owned(), services, bus());
         let mut wants = |rules| {
-            sensors.look(rules);
+            sensors.sample(rules);
             *sensors.wants_motion.borrow()
         };
         assert!(!wants(false));

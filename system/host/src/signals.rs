@@ -10,10 +10,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Hears signals from now on.
+    /// Handles signals from now on.
     ///
     /// # Errors
-    /// The runtime cannot hear signals.
+    /// The runtime cannot handle signals.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self {
             end: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],

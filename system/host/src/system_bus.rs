@@ -1,7 +1,7 @@
-//! The system's message bus, for all that ask services on it.
+//! Connection to the system's message bus, shared by all modules that query services.
 //!
-//! Many machines have no bus, on others it comes late, and a service may say nothing for as long as
-//! it likes: nobody waits here for more than [`TIMEOUT`].
+//! Many machines have no bus, on others it starts late, and a service may answer slowly: no caller
+//! waits longer than [`TIMEOUT`].
 
 use std::io;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use zbus::proxy::CacheProperties;
 use zbus::zvariant::ObjectPath;
 use zbus::{Connection, MatchRule, MessageStream, Proxy};
 
-/// A connection that is made when it is first needed, and anew after it has failed.
+/// Connection that is opened at its first use, and again after it has failed.
 #[derive(Debug, Default)]
 pub struct SystemBus {
-    /// A bus of a test's own.
+    /// Address of a test's private bus.
     address: Option<String>,
     connection: Option<Connection>,
 }
@@ -32,7 +32,7 @@ impl SystemBus {
         }
     }
 
-    /// A connection of somebody's own.
+    /// Opens a separate connection for the caller.
     ///
     /// # Errors
     /// There is no bus, or it does not answer.
@@ -44,10 +44,10 @@ impl SystemBus {
         patiently(builder.build()).await
     }
 
-    /// Asks somebody on the bus, over the one connection of this.
+    /// Queries a service on the bus over the shared connection.
     ///
     /// # Errors
-    /// There is no bus, or the question failed or took too long; then the next one has another
+    /// There is no bus, or the query failed or timed out; the next query then opens a new
     /// connection.
     pub async fn ask<T, F>(&mut self, question: impl FnOnce(Connection) -> F) -> zbus::Result<T>
     where
@@ -64,7 +64,7 @@ impl SystemBus {
     }
 }
 
-/// Waits no longer than [`TIMEOUT`].
+/// Waits for at most [`TIMEOUT`].
 ///
 /// # Errors
 /// Those of the question, or that it took longer.
@@ -72,7 +72,7 @@ pub(crate) async fn patiently<T>(question: impl Future<Output = zbus::Result<T>>
     within(TIMEOUT, question).await
 }
 
-/// Waits no longer than `limit`.
+/// Waits for at most `limit`.
 ///
 /// # Errors
 /// Those of the question, or that it took longer.
@@ -81,7 +81,7 @@ pub async fn within<T>(limit: Duration, question: impl Future<Output = zbus::Res
     timeout(limit, question).await.unwrap_or_else(late)
 }
 
-/// Whether a service is there; one that is not is not started by this question.
+/// Returns whether a service is running, without starting it.
 ///
 /// # Errors
 /// The bus does not answer.
@@ -90,11 +90,11 @@ pub async fn runs(bus: &Connection, name: &'static str) -> zbus::Result<bool> {
     Ok(proxy.name_has_owner(BusName::try_from(name)?).await?)
 }
 
-/// An object of a service, whose properties are asked for whenever they are needed: following them
-/// would be a subscription each.
+/// Returns an object of a service. Its properties are queried when needed, because caching them
+/// would require a subscription each.
 ///
 /// # Errors
-/// A name or path that no bus permits.
+/// The name or path is invalid.
 pub(crate) async fn object<'a>(
     bus: &Connection,
     (service, interface): (&'static str, &'static str),
@@ -107,7 +107,7 @@ pub(crate) async fn object<'a>(
     builder.cache_properties(CacheProperties::No).build().await
 }
 
-/// Tells whenever a service comes, goes, or is another one.
+/// Returns a stream of changes of a service's owner: its start, its end, or its replacement.
 ///
 /// # Errors
 /// The bus does not answer.
@@ -121,7 +121,9 @@ pub(crate) async fn owners(bus: &Connection, name: &'static str) -> zbus::Result
     MessageStream::for_match_rule(rule, bus, None).await
 }
 
-/// A service that is too slow for this is as good as none.
+/// Timeout of an answer; a service that is slower counts as missing. Source: our choice; services
+/// answer within milliseconds, or are being started. libdbus would wait for 25 s
+/// (`_DBUS_DEFAULT_TIMEOUT_VALUE`).
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Values that others watch.
+//! Helper for watched values.
 
 use tokio::sync::watch;
 
-/// Says what a value is now; who watches it hears of it where it is another than before.
-pub fn tell_if_new<T: PartialEq>(tell: &watch::Sender<T>, value: T) {
+/// Sends a value to its receivers if it differs from the last one.
+pub fn send_if_changed<T: PartialEq>(tell: &watch::Sender<T>, value: T) {
     tell.send_if_modified(|known| {
         let is_new = *known != value;
         *known = value;

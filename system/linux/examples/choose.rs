@@ -1,5 +1,5 @@
-//! Connects over a network of choice:
-//! `cargo run -p hawser-linux --example choose wlan0 203.0.113.2:80`
+//! Connects over a chosen network: `cargo run -p hawser-linux --example choose wlan0
+//! 203.0.113.2:80`
 #![expect(clippy::print_stdout, reason = "this is an example")]
 
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
-//! The monotonic clock, and how exactly timers follow it.
+//! Monotonic clock, local time, and the precision of timers.
 
 use hawser_units::Instant;
 
-/// The time of the monotonic clock since boot.
+/// Returns the time of the monotonic clock since boot.
 #[must_use]
 pub fn now() -> Instant {
     let mut time = libc::timespec {
@@ -14,29 +14,29 @@ pub fn now() -> Instant {
     Instant::from_nanos(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
 }
 
-/// What a calendar and a clock on the wall show here.
+/// Local date and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalTime {
     /// The year, such as 2026.
     pub year: i32,
-    /// From 1.
+    /// Month, from 1.
     pub month: u8,
-    /// From 1.
+    /// Day of the month, from 1.
     pub day: u8,
-    /// From Monday, 0, to Sunday, 6.
+    /// Weekday from Monday, 0, to Sunday, 6.
     pub weekday: u8,
-    /// Of the day, from 0 to 1439.
+    /// Minute of the day, from 0 to 1439.
     pub minute: u16,
 }
 
-/// The time in this machine's time zone (`TZ`, or /etc/localtime).
+/// Returns the time in this machine's time zone (`TZ`, or /etc/localtime).
 #[must_use]
 pub fn local_time() -> LocalTime {
     // SAFETY: no place is given where the time is to be put.
     local_time_at(unsafe { libc::time(std::ptr::null_mut()) })
 }
 
-/// The same, so many seconds after the beginning of 1970.
+/// Returns the local time at this number of seconds after the beginning of 1970.
 #[must_use]
 pub fn local_time_at(seconds: i64) -> LocalTime {
     // SAFETY: all zero is a valid `tm`: numbers, and a name of the zone that may be null.
@@ -53,7 +53,8 @@ pub fn local_time_at(seconds: i64) -> LocalTime {
     }
 }
 
-/// Lets this thread's timers fire when they are due instead of up to 50 us later: pacing needs it.
+/// Makes this thread's timers fire when they are due instead of up to 50 us later, as pacing
+/// requires.
 pub fn use_precise_timers() {
     // SAFETY: this prctl takes one value, in nanoseconds, and touches no memory.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };

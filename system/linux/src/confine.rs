@@ -1,15 +1,15 @@
-//! What a daemon gives up before it hears anybody, so that a fault in what reads strangers' bytes
-//! is worth less.
+//! Confines a daemon before it reads untrusted bytes: it drops privileges, which limits the effect
+//! of a vulnerability.
 //!
-//! The user stays root, because interfaces, routes and rules of the machine are its business. Given
-//! up are all capabilities but those of [`Duty`], now and for every program that is started; the
-//! right to write files elsewhere than in a few places (Landlock); system calls that a daemon has
-//! no use for (seccomp); and memory that is both written and executed. Programs that are started
-//! (`nft`, a DHCP client) have no more.
+//! The user stays root, because the daemon manages interfaces, routes and rules of the machine. It
+//! drops all capabilities except those of its [`Duty`], also for all child processes; write access
+//! to files outside a few directories (Landlock); system calls that a daemon does not need
+//! (seccomp); and memory that is both writable and executable. Child processes (`nft`, a DHCP
+//! client) have no more privileges.
 //!
-//! What stays: the daemon may read what root may read, and with `CAP_NET_ADMIN` it owns the
-//! machine's network. Where the kernel is too old for a part, the others hold; units of `packaging`
-//! say the same once more, and hide files as well.
+//! Limitations: the daemon can read everything that root can read, and with `CAP_NET_ADMIN` it
+//! controls the machine's network. If the kernel is too old for one restriction, the others still
+//! apply; the units in `packaging` repeat the restrictions, and hide files as well.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,7 +25,7 @@ use thiserror::Error;
 
 use crate::check;
 
-/// What a daemon does.
+/// Function of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
     /// A hub.
@@ -34,34 +34,36 @@ pub enum Duty {
     Client,
     /// Direct mode.
     Direct,
-    /// A device that gives its networks to neighbours.
+    /// A device that shares its networks with neighbours.
     Share,
+    /// The page for administering a gateway from its LAN.
+    Page,
 }
 
-/// Why a daemon cannot give something up. It should not go on.
+/// Reason why a daemon cannot drop a privilege. It must not continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfineError {
     /// The kernel refuses a flag of the process.
-    #[error("cannot give up new privileges")]
+    #[error("cannot disable new privileges")]
     Flag(#[from] io::Error),
     /// The kernel refuses to change capabilities.
-    #[error("cannot give up capabilities: {0}")]
+    #[error("cannot drop capabilities: {0}")]
     Capabilities(#[from] caps::errors::CapsError),
     /// The kernel refuses the rules for files.
-    #[error("cannot give up writing files")]
+    #[error("cannot restrict writing files")]
     Files(#[from] RulesetError),
     /// The kernel refuses the filter of system calls.
-    #[error("cannot give up system calls: {0}")]
+    #[error("cannot restrict system calls: {0}")]
     Calls(String),
 }
 
-/// Confines this thread and all that it starts: called before there is another.
+/// Confines this thread and all its children; must be called before another thread exists.
 ///
-/// `places`: the directories that are the daemon's own. They must exist.
+/// `places` are the directories of the daemon. They must exist.
 ///
 /// # Errors
-/// The kernel refuses what it knows of.
+/// The kernel supports a restriction and refuses it.
 pub fn confine(duty: Duty, places: &[&Path]) -> Result<(), ConfineError> {
     // SAFETY: no memory is involved.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
@@ -73,13 +75,16 @@ pub fn confine(duty: Duty, places: &[&Path]) -> Result<(), ConfineError> {
     forbid(duty)
 }
 
-/// What a duty uses.
+/// Returns the capabilities that a function needs.
 fn capabilities(duty: Duty, places: &[&Path]) -> CapsHashSet {
     use Capability as C;
-    let mut kept = CapsHashSet::from([C::CAP_NET_ADMIN, C::CAP_NET_RAW, C::CAP_NET_BIND_SERVICE]);
+    let mut kept = CapsHashSet::from([C::CAP_NET_BIND_SERVICE]);
+    if duty != Duty::Page {
+        kept.extend([C::CAP_NET_ADMIN, C::CAP_NET_RAW]);
+    }
     if matches!(duty, Duty::Client | Duty::Direct) {
-        // dhcpcd gives up root by itself, and has to be ended. People are told of login pages with
-        // their own rights.
+        // dhcpcd drops root by itself, and must be signalled at its end. Notifications of login
+        // pages are sent with the privileges of the users.
         kept.extend([C::CAP_SETUID, C::CAP_SETGID, C::CAP_SYS_CHROOT, C::CAP_KILL]);
     }
     if duty == Duty::Direct {
@@ -96,14 +101,18 @@ fn capabilities(duty: Duty, places: &[&Path]) -> CapsHashSet {
     kept
 }
 
-/// With all that leads there.
+/// Returns the canonical path.
 fn whole(place: &Path) -> std::path::PathBuf {
     std::fs::canonicalize(place).unwrap_or_else(|_| place.to_owned())
 }
 
 fn keep_capabilities(kept: &CapsHashSet) -> Result<(), ConfineError> {
+    // A child of a confined daemon may not change its bounding set, which is the daemon's. With
+    // `PR_SET_NO_NEW_PRIVS`, its children have no more privileges than itself in any case.
+    let may_bound = caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).unwrap_or(false);
     for capability in caps::all() {
-        if !kept.contains(&capability) && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
+        let is_bounded = !caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false);
+        if may_bound && !kept.contains(&capability) && !is_bounded {
             caps::drop(None, CapSet::Bounding, capability)?;
         }
     }
@@ -124,7 +133,7 @@ fn write_only_in(places: &[&Path]) -> Result<(), ConfineError> {
         .add_rules(path_beneath_rules(places, write))?
         .restrict_self()?;
     if status.ruleset == RulesetStatus::NotEnforced {
-        tracing::debug!("this kernel has no Landlock: the daemon may write what root may write");
+        tracing::debug!("this kernel has no Landlock: the daemon can write all files that root can write");
     }
     Ok(())
 }
@@ -149,8 +158,8 @@ fn forbid(duty: Duty) -> Result<(), ConfineError> {
     seccompiler::apply_filter(&program).map_err(|error| failed(&error))
 }
 
-/// Beside the daemon's own places: settings of networks, the interface, and what DHCP clients and
-/// resolvconf keep.
+/// Writable paths in addition to the daemon's own: network settings, the TUN device, and state of
+/// DHCP clients and resolvconf.
 const WRITABLE: [&str; 7] = [
     "/proc/sys/net",
     "/dev/net/tun",
@@ -161,7 +170,8 @@ const WRITABLE: [&str; 7] = [
     "/var/lib/dhcpcd",
 ];
 
-/// What neither a daemon nor a program of its calls, and what attacks on the kernel begin with.
+/// System calls that neither a daemon nor its children use, and that are common entry points of
+/// attacks on the kernel.
 const FORBIDDEN: [i64; 34] = [
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -199,7 +209,7 @@ const FORBIDDEN: [i64; 34] = [
     libc::SYS_userfaultfd,
 ];
 
-// Memory that is written to is never executed. Source: linux/prctl.h.
+// Writable memory is never executable. Source: linux/prctl.h.
 const PR_SET_MDWE: libc::c_int = 65;
 const PR_MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
 
@@ -208,10 +218,11 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// For the process that confines itself: where it may write.
+    /// Environment variable with the writable directory of the process that confines itself.
     const PLACE: &str = "HAWSER_TEST_CONFINED_IN";
 
-    /// No test: what the test below starts, because a confined process has no way back.
+    /// Not a test, but the process that the test below starts, because confinement cannot be
+    /// reversed.
     #[test]
     fn says_what_it_can_do() {
         let Some(place) = std::env::var_os(PLACE) else {

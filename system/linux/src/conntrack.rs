@@ -1,8 +1,8 @@
-//! The kernel's table of connections: which flows carry which mark, and letting go of those whose
-//! network is gone.
+//! Connection tracking table: lists flows by mark, and removes the entries of flows whose network
+//! is gone.
 //!
-//! Scope: connections whose mark has given bits. Limitations: of a connection only addresses,
-//! ports, state, mark and counters are read.
+//! Scope: connections whose mark has given bits. Limitations: only addresses, ports, state, mark
+//! and counters of a connection are read.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,32 +13,32 @@ use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 use crate::netlink_bytes::{DONE, ERROR, NESTED, attribute, find, framed, messages, outcome};
 use crate::sockets;
 
-/// One connection, as the side that began it sees it.
+/// Connection in the direction of its initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// The protocol's number: 6 for TCP.
     pub protocol: u8,
-    /// Who began it. For ICMP the port is the identifier.
+    /// Address of the initiator. For ICMP the port is the identifier.
     pub from: SocketAddr,
-    /// Whom it talks to.
+    /// Address of the other end.
     pub to: SocketAddr,
-    /// Its mark.
+    /// Mark of the connection.
     pub mark: u32,
-    /// The answers' source and destination, translation undone: whom it talks to and as whom, on
-    /// the wire.
+    /// Source and destination of reply packets: the addresses on the wire after translation.
     pub answers: (SocketAddr, SocketAddr),
-    /// Both sides have spoken, and the kernel would not drop it for want of room.
+    /// Set if both sides have sent packets, so that the kernel does not drop the entry early when
+    /// the table is full.
     pub is_assured: bool,
-    /// What it has carried, from who began it and back; zero unless the kernel counts
+    /// Counters in the direction of the initiator and back; zero unless the kernel counts
     /// (`net.netfilter.nf_conntrack_acct`).
     pub counted: [Counted; 2],
-    /// The tuple as the kernel wrote it, to name the connection again.
+    /// The tuple as received from the kernel, to identify the connection.
     pub(crate) tuple: Vec<u8>,
     /// The zone of the tuple, if it is not the default one.
     pub(crate) zone: Option<Vec<u8>>,
 }
 
-/// What one direction of a connection has carried.
+/// Counters of one direction of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Packets.
@@ -48,13 +48,13 @@ pub struct Counted {
 }
 
 impl Connection {
-    /// Whether it is a TCP connection that both sides have acknowledged.
+    /// Returns whether it is a TCP connection that both sides have acknowledged.
     #[must_use]
     pub fn is_established_tcp(&self) -> bool {
         self.protocol == TCP && self.is_assured
     }
 
-    /// The zone of its first direction, if it is not the default one.
+    /// Returns the zone of its original direction, if it is not the default one.
     #[must_use]
     pub fn zone(&self) -> Option<u16> {
         let bytes = self.zone.as_ref()?.first_chunk()?;
@@ -62,10 +62,10 @@ impl Connection {
     }
 }
 
-/// The connections whose mark has the value `mark` under `mask`.
+/// Returns the connections whose mark has the value `mark` under `mask`.
 ///
 /// # Errors
-/// Rights (`CAP_NET_ADMIN`) are missing, or the kernel has no connection tracking.
+/// Privileges (`CAP_NET_ADMIN`) are missing, or the kernel has no connection tracking.
 pub fn list(mark: u32, mask: u32) -> io::Result<Vec<Connection>> {
     let socket = open()?;
     send(
@@ -86,7 +86,7 @@ pub fn list(mark: u32, mask: u32) -> io::Result<Vec<Connection>> {
     }
 }
 
-/// Forgets one connection; one that has ended meanwhile is as good.
+/// Removes one entry; not an error if it no longer exists.
 ///
 /// # Errors
 /// As for [`list`].
@@ -101,8 +101,8 @@ pub fn forget(connection: &Connection) -> io::Result<()> {
     }
 }
 
-/// Forgets all connections from and to these addresses, before and after translation. Returns how
-/// many there were.
+/// Removes all entries from and to these addresses, before and after translation. Returns their
+/// count.
 ///
 /// Cost: reads the whole table; some 0.1 s for 100,000 connections.
 ///
@@ -123,14 +123,14 @@ pub fn forget_addresses(addresses: &BTreeSet<IpAddr>) -> io::Result<usize> {
     Ok(count)
 }
 
-/// Ends the TCP socket of this machine that began the connection: its program hears at once that
-/// the connection is gone (`ECONNABORTED`).
+/// Destroys the TCP socket of this machine that initiated the connection: its program gets the
+/// error `ECONNABORTED` at once.
 ///
-/// Returns whether there was one. Kernels without `CONFIG_INET_DIAG_DESTROY` refuse; the program
-/// then learns by a reset or a timeout.
+/// Returns whether the socket existed. Kernels without `CONFIG_INET_DIAG_DESTROY` refuse; the
+/// program is then informed by a reset or a timeout.
 ///
 /// # Errors
-/// Rights are missing, or the kernel cannot do it.
+/// Privileges are missing, or the kernel does not support it.
 pub fn abort_socket(connection: &Connection) -> io::Result<bool> {
     sockets::abort(connection.from, connection.to)
 }
@@ -168,7 +168,7 @@ fn by_mark(mark: u32, mask: u32) -> Vec<u8> {
     attributes
 }
 
-/// A message of ctnetlink: netlink header, netfilter header, attributes.
+/// Returns a ctnetlink message: netlink header, netfilter header, attributes.
 fn message(kind: u16, flags: i32, family: i32, attributes: &[u8]) -> Vec<u8> {
     let mut body = vec![family as u8, 0, 0, 0];
     body.extend(attributes);
@@ -213,7 +213,7 @@ fn counters(attribute: &[u8]) -> Counted {
     }
 }
 
-/// Source and destination of a tuple.
+/// Returns source and destination of a tuple.
 fn ends(tuple: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let (addresses, ports) = (find(tuple, TUPLE_IP)?, find(tuple, TUPLE_PROTOCOL)?);
     let port = |kind| {
@@ -228,8 +228,8 @@ fn ends(tuple: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     ))
 }
 
-/// The source (1) or destination (2) of a tuple; IPv6 addresses have the numbers behind those of
-/// IPv4.
+/// Returns the source (1) or destination (2) of a tuple; the attributes of IPv6 addresses follow
+/// those of IPv4.
 fn address(addresses: &[u8], which: u16) -> Option<IpAddr> {
     let v4 = find(addresses, which).and_then(|value| value.first_chunk::<4>());
     let v6 = || find(addresses, which + 2).and_then(|value| value.first_chunk::<16>());
@@ -245,6 +245,7 @@ fn family(address: IpAddr) -> i32 {
     }
 }
 
+/// `IPPROTO_TCP` of linux/in.h.
 const TCP: u8 = 6;
 // linux/netlink.h
 const NETFILTER: isize = 12;
@@ -299,7 +300,7 @@ mod tests {
             );
         }
         let left = namespace.run(|| {
-            // The second address is spoken to, speaks, and is where another one leads.
+            // The second address is a destination, a source, and the target of a translation.
             for (from, to) in [(1, 2), (2, 3), (1, 4), (1, 3)] {
                 let at = |last, port| SocketAddr::from(([127, 0, 0, last], port));
                 let socket = UdpSocket::bind(at(from, 0))?;

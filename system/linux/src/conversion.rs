@@ -1,14 +1,14 @@
-//! MPTCP for programs that do not know of it: the TCP sockets that a program makes become sockets
-//! of MPTCP.
+//! MPTCP for programs without support for it: TCP sockets that a program creates become MPTCP
+//! sockets.
 //!
-//! The kernel stops the program in `socket` (seccomp, user notification), and what answers here
-//! makes the socket in its place and hands it over. So no library is put into the program, and it
-//! makes no difference how it is linked. It starts with the program; while that runs, one thread
-//! answers; sockets that cannot be made so are made by the program itself, as ever. It fails with
-//! this process: once nobody answers, the program can make no TCP sockets any more.
+//! The kernel stops the program in `socket` (seccomp, user notification), and this process creates
+//! the socket in its place and passes it to the program. So no library is loaded into the program,
+//! and statically linked programs work too. One thread answers while the program is running;
+//! sockets that cannot be created as MPTCP are created by the program itself, as usual. If this
+//! process ends, the program can no longer create TCP sockets.
 //!
-//! Limitations: programs of 32 bits, and those that go to another network namespace, keep TCP. A
-//! socket belongs to the control group of this process.
+//! Limitations: 32-bit programs, and those that enter another network namespace, keep TCP. A socket
+//! belongs to the control group of this process.
 
 use std::fs;
 use std::io;
@@ -22,19 +22,19 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::wait::{Waker, wait_readable};
 
-/// Answers a program and all that it starts; ends with this value.
+/// Converts the sockets of a program and of all its children; ends when this value is dropped.
 #[derive(Debug)]
 pub struct Conversion {
     thread: Option<JoinHandle<()>>,
     waker: std::sync::Arc<Waker>,
 }
 
-/// Starts a program whose TCP sockets will be those of MPTCP.
+/// Starts a program whose TCP sockets become MPTCP sockets.
 ///
 /// # Errors
-/// The program cannot be started, or the kernel (before 5.14) lacks the means.
+/// The program cannot be started, or the kernel (before 5.14) lacks support.
 pub fn spawn(command: &mut Command) -> io::Result<(Child, Conversion)> {
-    // The filter stays with the thread that asks for it, and with what that starts.
+    // The filter applies to the thread that installs it, and to its children.
     let on_a_thread = std::thread::scope(|scope| {
         let start = || {
             let listener = install()?;
@@ -55,7 +55,7 @@ pub fn spawn(command: &mut Command) -> io::Result<(Child, Conversion)> {
             if wait_readable(&[listener.as_fd(), woken.as_fd()], None, &mut ready).is_err() || ready[1] {
                 return;
             }
-            // Nobody is left who could ask.
+            // No process with the filter is left.
             if ready[0] && answer_one(&listener, own).is_err() {
                 return;
             }
@@ -78,7 +78,8 @@ impl Drop for Conversion {
     }
 }
 
-/// Lets the calling thread, and what it starts, stop in `socket` for TCP; gives what hears of it.
+/// Makes the kernel stop the calling thread and its children in `socket` for TCP; returns the
+/// descriptor that receives these calls.
 fn install() -> io::Result<OwnedFd> {
     let mut code = filter();
     let program = libc::sock_fprog {
@@ -99,24 +100,26 @@ fn install() -> io::Result<OwnedFd> {
     };
     let mut result = ask();
     if result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EACCES) {
-        // Without rights it is permitted to those who can get no more of them.
-        // SAFETY: no memory is involved.
+        // Without privileges, the filter is permitted only to processes that cannot gain more of
+        // them. SAFETY: no memory is involved.
         unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         result = ask();
     }
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has made this descriptor, and nobody else knows it.
+    // SAFETY: the call has created this descriptor, and no other code knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
 }
 
-/// Stops `socket(AF_INET or AF_INET6, SOCK_STREAM | flags, 0 or IPPROTO_TCP)` of this machine's own
-/// instruction set; all else passes.
+/// Returns a filter that stops `socket(AF_INET or AF_INET6, SOCK_STREAM | flags, 0 or IPPROTO_TCP)`
+/// of this machine's own instruction set; all other calls pass.
 ///
 /// Source: seccomp(2), `struct seccomp_data`; both architectures keep the low half of an argument
 /// first.
 fn filter() -> Vec<libc::sock_filter> {
+    /// Instructions of the filter. Source: linux/bpf_common.h: `BPF_LD | BPF_W | BPF_ABS`, `BPF_ALU
+    /// | BPF_AND | BPF_K`, `BPF_JMP | BPF_JEQ | BPF_K` and `BPF_RET | BPF_K`.
     const LOAD: u16 = 0x20;
     const AND: u16 = 0x54;
     const IF_EQUAL: u16 = 0x15;
@@ -142,12 +145,12 @@ fn filter() -> Vec<libc::sock_filter> {
     ]
 }
 
-/// Makes the socket that a program asks for.
+/// Creates the socket that a program requests.
 fn answer_one(listener: &OwnedFd, own: Option<u64>) -> io::Result<()> {
-    // SAFETY: all fields are numbers, for which zero is a value; the kernel wants it so.
+    // SAFETY: all fields are numbers, for which zero is valid; the kernel requires zeroes.
     let mut asked: libc::seccomp_notif = unsafe { mem::zeroed() };
     match ask_kernel(listener, RECEIVE, &mut asked) {
-        // Who asked was interrupted, or all have ended.
+        // The caller was interrupted, or all processes have ended.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
             std::thread::sleep(std::time::Duration::from_millis(1));
             return Ok(());
@@ -173,7 +176,7 @@ fn answer_one(listener: &OwnedFd, own: Option<u64>) -> io::Result<()> {
             error: 0,
             flags: libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
         };
-        // Who asked may be gone.
+        // The caller may have ended.
         let _ = ask_kernel(listener, ANSWER, &mut answer);
     }
     Ok(())
@@ -196,7 +199,7 @@ fn make(asked: &libc::seccomp_notif, own: Option<u64>) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What tells a process's network namespace from others.
+/// Returns the id of a process's network namespace.
 fn namespace(process: &str) -> Option<u64> {
     let link = fs::metadata(format!("/proc/{process}/ns/net")).ok()?;
     Some(link.ino())
@@ -234,7 +237,7 @@ mod tests {
             hawser_testing::skip("this kernel has no MPTCP");
             return;
         }
-        // The last number of each is SO_PROTOCOL.
+        // The last value of each is SO_PROTOCOL.
         let script = "import socket as s
 made = [s.socket(s.AF_INET, s.SOCK_STREAM), s.socket(s.AF_INET6, s.SOCK_STREAM | s.SOCK_NONBLOCK, 6), s.socket(s.AF_INET, s.SOCK_DGRAM)]
 print([m.getsockopt(1, 38) for m in made], [m.get_inheritable() for m in made], made[1].getblocking())";

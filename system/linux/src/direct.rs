@@ -1,9 +1,8 @@
-//! The nftables ruleset of direct mode: which network takes a flow that begins, and what keeps it
-//! there.
+//! nftables ruleset of direct mode: chooses a network for each new flow, and keeps the flow on it.
 //!
-//! The first packet of a flow gets a mark, connection tracking keeps it, and a routing table for
-//! each mark leads out of the network, where the packet gets the network's address. The mark says
-//! the network and the reason:
+//! The first packet of a flow gets a mark, which connection tracking stores. A routing table for
+//! each mark routes over its network, where the packet gets the network's source address. The mark
+//! contains the network and the reason:
 //!
 //! ```text
 //!   0x4857 RR NN   NN  network, from 2; 251: the tunnel to a hub, 252: to a further one;
@@ -12,13 +11,13 @@
 //!                      [`MULTIPATH_MARK`] says
 //! ```
 //!
-//! A program chooses for itself by putting `0x485700NN` on its socket (`SO_MARK`), or an intent by
-//! `0x48570R00`. What comes in over a network gets that network's mark too, so that answers leave
-//! where the question came in, and a connection tracking zone, because hosts of two overlapping
-//! subnets may ask from the same address and port.
+//! A program chooses a network by setting the mark `0x485700NN` on its socket (`SO_MARK`), or an
+//! intent by `0x48570R00`. Connections that arrive over a network get that network's mark too, so
+//! that replies use the same network, and a connection tracking zone, because hosts of two
+//! overlapping subnets may use the same address and port.
 //!
-//! Limitations: a flow towards an address on a directly connected subnet stays with the kernel's
-//! routes unless its program chooses.
+//! Limitations: a flow to an address of a directly connected subnet uses the kernel's routes unless
+//! its program chooses a network.
 
 pub mod moving;
 pub mod openflow;
@@ -33,66 +32,75 @@ use hawser_units::Net;
 use crate::nft;
 use crate::udp::OUTER_MARK;
 
-/// The mark of a flow: everything but reason and network.
+/// Mark of a flow, without reason and network. Source: "HW" in the upper half.
 pub const MARK: u32 = 0x4857_0000;
-/// What is common to all marks.
+/// Common bits of all marks. Source: the upper half, as in [`MARK`].
 pub const MARK_MASK: u32 = 0xffff_0000;
-/// What says the network.
+/// Bits of the network, and the common bits. Source: the network has the lowest byte.
 pub const NETWORK_MASK: u32 = 0xffff_00ff;
-/// What says the reason.
+/// Bits of the reason. Source: the second byte.
 pub const REASON_MASK: u32 = 0xff00;
-/// The mark of an MPTCP subflow whose address nobody has chosen yet.
+/// Mark of an MPTCP subflow without a chosen address. Source: [`MARK`] with a reason in the second
+/// byte.
 pub const MULTIPATH_MARK: u32 = MARK | (reason::MULTIPATH as u32) << 8;
 /// The name of the nftables table.
 pub const TABLE: &str = "hawser_direct";
-/// The numbers that networks may have.
+/// Numbers that networks may have. Source: all of a byte but 0 and 1, which have other tables
+/// (`system/member_routes.rs`, `system/multipath.rs`), and the last five.
 pub const NUMBERS: std::ops::RangeInclusive<u8> = 2..=250;
-/// In the place of a network's number: the tunnel to a hub, whose device is the interface that
-/// applications see.
+/// Number of the tunnel to a hub, used in place of a network's number. Its device is the interface
+/// that applications see. Source: the first number after those of networks.
 pub const TUNNEL: u8 = 251;
-/// In the place of a network's number: the same device, where the tunnel leads flows through a
-/// further hub of the fleet. The kernel treats both alike, and tells their flows apart.
-pub const FURTHER: u8 = 252;
+/// Number of the same device for flows through a secondary hub of the fleet. The kernel treats both
+/// alike, and distinguishes their flows. Source: the number after [`TUNNEL`].
+pub const SECONDARY: u8 = 252;
 
-/// Why a flow is where it is: the second byte of its mark.
+/// Ports outside the range that the kernel assigns to sockets, so that a flow whose packets are
+/// translated or moved has a port that no program has. Source: ip(7), `ip_local_port_range`, of
+/// which Linux uses 32768 to 60999.
+pub const UNASSIGNED_PORTS: std::ops::RangeInclusive<u16> = 61_000..=u16::MAX;
+
+/// Reasons for the network of a flow: the second byte of its mark.
 pub mod reason {
-    /// The first of the intents, [`Intent::Bulk`](super::Intent::Bulk).
+    /// First of the intents, [`Intent::Bulk`](super::Intent::Bulk). Source: zero means that no
+    /// reason is stored.
     pub const FIRST_INTENT: u8 = 1;
-    /// Its program chose the network.
+    /// Choice of the flow's program. Source: the number after those of the five intents.
     pub const PROGRAM: u8 = 6;
-    /// It came in there.
+    /// Connection that arrived over the network. Source: the next number.
     pub const CAME_IN: u8 = 7;
-    /// No rule was for it.
+    /// No rule matched the flow. Source: the next number.
     pub const DEFAULT: u8 = 8;
-    /// It is a subflow of MPTCP.
+    /// Subflow of MPTCP. Source: the next number.
     pub const MULTIPATH: u8 = 9;
-    /// Its address means something only in the network whose resolver named it.
+    /// Address that is valid only in the network whose resolver named it. Source: the next number.
     pub const NAMED: u8 = 10;
-    /// It was moved there.
+    /// Migration. Source: the next number.
     pub const MOVED: u8 = 11;
     /// Begun while no hub answered. Source: the next number that is free.
     pub const WITHOUT_HUB: u8 = 12;
-    /// The first rule of the configuration; the others follow.
+    /// First rule of the configuration; the others follow. Source: the numbers below 16 are those
+    /// above.
     pub const FIRST_RULE: u8 = 16;
 }
 
-/// What a program may say that a flow needs, where it does not name a network.
+/// Requirement that a program may declare for a flow without naming a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
     /// Much data, no hurry.
     Bulk,
-    /// Somebody waits for each answer.
+    /// Interactive: a person waits for each answer.
     Interactive,
-    /// What comes late is of no use.
+    /// Real time: late packets are useless.
     Realtime,
-    /// The cheapest way.
+    /// The route with the lowest cost.
     Cheap,
-    /// What must arrive.
+    /// Redundant: every packet must arrive.
     Redundant,
 }
 
 impl Intent {
-    /// All of them, by number from [`reason::FIRST_INTENT`].
+    /// Lists all intents, by number from [`reason::FIRST_INTENT`].
     pub const ALL: [Self; 5] = [
         Self::Bulk,
         Self::Interactive,
@@ -101,7 +109,7 @@ impl Intent {
         Self::Redundant,
     ];
 
-    /// Its name, as programs give it.
+    /// Returns the name, as programs write it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -113,8 +121,8 @@ impl Intent {
         }
     }
 
-    /// The code point of its packets, by which the ends of a tunnel know what they need. It is what
-    /// other networks take for the same need, too.
+    /// Returns the DSCP of its packets, by which the ends of a tunnel recognise their needs. Other
+    /// networks use the same values.
     ///
     /// Source: RFC 4594 (CS1, low-priority data; AF21, low-latency data; EF, telephony), RFC 8622
     /// (LE, lower effort).
@@ -123,39 +131,39 @@ impl Intent {
         match self {
             Self::Bulk => 8,
             Self::Interactive => 18,
-            // Through a tunnel, what is of no use when late has copies where they help.
+            // In a tunnel, packets that are useless when late are duplicated if that helps.
             Self::Realtime | Self::Redundant => 46,
             Self::Cheap => 1,
         }
     }
 
-    /// The reason in the marks of its flows.
+    /// Returns the reason in the marks of its flows.
     #[must_use]
     pub fn reason(self) -> u8 {
         reason::FIRST_INTENT + self as u8
     }
 
-    /// The mark by which a socket asks for it.
+    /// Returns the mark with which a socket requests it.
     #[must_use]
     pub fn mark(self) -> u32 {
         mark(self.reason(), 0)
     }
 }
 
-/// The mark of flows on a network for a reason.
+/// Returns the mark of flows on a network for a reason.
 #[must_use]
 pub fn mark(reason: u8, network: u8) -> u32 {
     MARK | u32::from(reason) << 8 | u32::from(network)
 }
 
-/// Network and reason of a mark; `None` when it is none of a flow on a network.
+/// Returns network and reason of a mark; `None` if it is not that of a flow on a network.
 #[must_use]
 pub fn read_mark(mark: u32) -> Option<(u8, u8)> {
     let [_, _, reason, network] = mark.to_be_bytes();
     (mark & MARK_MASK == MARK && NUMBERS.contains(&network)).then_some((network, reason))
 }
 
-/// A protocol that a rule may be for.
+/// Protocol that a rule can match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// TCP.
@@ -190,7 +198,7 @@ impl Protocol {
 }
 
 impl Match {
-    /// Returns its protocol and its ports in words: `tcp`, `port 25`, `ports 60000-61000`.
+    /// Returns a description of its protocol and ports: `tcp`, `port 25`, `ports 60000-61000`.
     pub fn protocol_and_ports(&self) -> impl Iterator<Item = String> {
         let protocol = self.protocol.map(|protocol| protocol.to_string());
         let ports = self.ports.iter().map(|(first, last)| match first == last {
@@ -211,83 +219,83 @@ impl Match {
     }
 }
 
-/// Which flows a rule is for: those to which everything said here applies.
+/// Flows of a rule: those that match all conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
-    /// Of this protocol.
+    /// Protocol of the flow.
     pub protocol: Option<Protocol>,
-    /// To one of these ports, each a range.
+    /// Destination ports, as ranges.
     pub ports: Vec<(u16, u16)>,
-    /// Of a machine in one of these subnets, for which this one forwards.
+    /// Source subnets of machines for which this one forwards.
     pub from: Vec<Net>,
-    /// To one of these subnets.
+    /// Destination subnets.
     pub to: Vec<Net>,
-    /// With this code point.
+    /// DSCP code point.
     pub dscp: Option<u8>,
-    /// Of a program in this control group, a path below the root of version 2, or in one below it.
+    /// Control group of the program, a path below the root of version 2, or an ancestor of it.
     pub cgroup: Option<String>,
-    /// To an address that is in all these sets now, as [`Elements`] and
-    /// [`System::change_elements`](crate::system::System::change_elements) say.
+    /// Sets that must all contain the destination, according to [`Elements`] and
+    /// [`System::change_elements`](crate::system::System::change_elements).
     pub sets: Vec<String>,
-    /// Whose socket asks for it.
+    /// Intent of the socket.
     pub intent: Option<Intent>,
 }
 
-/// What sets contain, and for how long.
+/// Elements of sets, and their lifetimes.
 pub type Elements = BTreeMap<String, Vec<(IpAddr, Duration)>>;
 
-/// The name of a set's half for one family: the kernel's sets have one type of address.
+/// Returns the name of a set's part for one family: the kernel's sets have one address type.
 #[must_use]
 pub fn half(set: &str, ipv6: bool) -> String {
     format!("{set}_{}", if ipv6 { "v6" } else { "v4" })
 }
 
-/// A rule and whose turn it is.
+/// A rule, and its networks in turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Goes into the mark.
+    /// Reason in the mark.
     pub reason: u8,
-    /// For which flows.
+    /// Flows of the rule.
     pub flows: Match,
-    /// The networks in turn, for IPv4 and IPv6; where empty, later rules apply.
+    /// Networks in turn, for IPv4 and IPv6; if empty, later rules apply.
     pub turns: [Vec<u8>; 2],
-    /// Where empty, flows are refused instead.
+    /// Set if flows are refused instead if no network is present.
     pub strict: bool,
 }
 
-/// A network that is there, or the tunnel to a hub.
+/// A present network, or the tunnel to a hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its number, or [`TUNNEL`].
+    /// Number of the network, or [`TUNNEL`].
     pub number: u8,
-    /// Its device.
+    /// Device of the network.
     pub device: String,
-    /// The addresses with which flows leave, for each family that it carries.
+    /// Source addresses of outgoing flows, for each family that the network supports.
     ///
-    /// Named, where masquerading would find them: the kernel forgets all masqueraded flows of a
-    /// device that goes down, even if it is back in a moment.
+    /// They are explicit, because the kernel drops all masqueraded flows of a device that goes
+    /// down, even for a moment.
     pub addresses: Vec<IpAddr>,
 }
 
-/// All that the ruleset is made of.
+/// Inputs of the ruleset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
     /// The interface that applications see.
     pub interface: String,
-    /// Its addresses.
+    /// Addresses of the interface.
     pub own: Vec<IpAddr>,
-    /// Each network that is there.
+    /// Present networks.
     pub networks: Vec<Port>,
     /// Rules in their order; the last is for all flows.
     pub choices: Vec<Choice>,
-    /// Interfaces to the machines that it forwards for; where none is named, all that are no
+    /// Interfaces to machines for which it forwards; if empty, all interfaces that are not
     /// networks.
     pub lans: Vec<String>,
 }
 
 impl Ruleset {
-    /// What stands between the braces of the table. `resolvers`: where each network's own resolver
-    /// answers, by the network's number.
+    /// Returns the body of the table. `resolvers` contains the port at which each network's own
+    /// resolver answers, by the network's number.
     #[must_use]
     pub fn body(&self, elements: &Elements, resolvers: &BTreeMap<u8, u16>) -> String {
         let mut text = self.sets(elements);
@@ -310,7 +318,7 @@ impl Ruleset {
         text
     }
 
-    /// Whether some rule asks for the addresses of this set: only then is it there.
+    /// Returns whether a rule uses the addresses of this set: otherwise the set does not exist.
     #[must_use]
     pub fn has_set(&self, set: &str) -> bool {
         let mut sets = self.choices.iter().flat_map(|choice| &choice.flows.sets);
@@ -346,7 +354,8 @@ impl Ruleset {
         text
     }
 
-    /// Programs that chose a network ask its resolver, which has a port of its own.
+    /// Returns the chain that redirects the DNS queries of programs with a chosen network to that
+    /// network's resolver, which has its own port.
     fn asked(&self, resolvers: &BTreeMap<u8, u16>) -> String {
         let mut text = String::new();
         for Port { number, .. } in &self.networks {
@@ -370,10 +379,10 @@ impl Ruleset {
         format!("chain asked {{\n  type nat hook output priority -100; policy accept;\n{text}}}\n")
     }
 
-    /// What this machine sends.
+    /// Returns the chain for packets of this machine.
     fn output(&self) -> String {
         let interface = &self.interface;
-        let chosen = self.chosen();
+        let program_rules = self.program_rules();
         let subflows = self.subflows();
         let is_flow = format!("& {MARK_MASK:#x} == {MARK:#x}");
         format!(
@@ -382,7 +391,7 @@ impl Ruleset {
   oifname \"lo\" accept
   meta mark & {NETWORK_MASK:#x} == {OUTER_MARK:#x} accept
   ct mark {is_flow} meta mark set ct mark accept
-{chosen}  meta mark & 0xffffff00 == {MARK:#x} reject with icmpx no-route
+{program_rules}  meta mark & 0xffffff00 == {MARK:#x} reject with icmpx no-route
 {subflows}  oifname != \"{interface}\" accept
   ip daddr {{ 224.0.0.0/4, 255.255.255.255 }} drop
   ip6 daddr {{ fe80::/10, ff00::/8 }} drop
@@ -394,8 +403,9 @@ impl Ruleset {
         )
     }
 
-    /// Flows whose program chose: of networks that are there, and carry the family.
-    fn chosen(&self) -> String {
+    /// Returns the rules for flows whose program has chosen a network, for present networks that
+    /// support the family.
+    fn program_rules(&self) -> String {
         let program = u32::from(reason::PROGRAM) << 8;
         let mut text = String::new();
         for ipv6 in [false, true] {
@@ -418,8 +428,8 @@ impl Ruleset {
         text
     }
 
-    /// Subflows of MPTCP go where the routes lead them, by their address; what is left is to
-    /// remember where that was.
+    /// Returns the rules for subflows of MPTCP, which follow the routes for their source address:
+    /// only the network is recorded in the mark.
     fn subflows(&self) -> String {
         if self.networks.is_empty() {
             return String::new();
@@ -435,7 +445,7 @@ impl Ruleset {
         )
     }
 
-    /// What it forwards for others, and what comes in.
+    /// Returns the chains for received and forwarded packets.
     fn forwarded(&self) -> String {
         let interface = &self.interface;
         let mut devices: Vec<_> = self
@@ -495,15 +505,17 @@ chain forward {{
         self.networks.iter().any(|port| port.number == TUNNEL)
     }
 
-    /// The last look at what leaves: the addresses that applications see never get out, not even in
-    /// the moment when a network is there and its rules are not. `more`: further rules for it.
+    /// Returns the final check of outgoing packets: the addresses that applications see never
+    /// leave, not even while a network is present and its rules are not. `more` contains additional
+    /// rules.
     fn leaving(&self, more: &str) -> String {
         let interface = &self.interface;
         let mut text =
             "chain leaving {\n  type filter hook postrouting priority 300; policy accept;\n".to_owned();
         for address in &self.own {
             let ip = nft::family(*address);
-            // Addresses first: every packet comes here, and devices are compared by name.
+            // Compare addresses first: every packet passes this chain, and devices are compared by
+            // name.
             let _ = writeln!(
                 text,
                 "  {ip} saddr {address} oifname != {{ \"lo\", \"{interface}\" }} drop"
@@ -512,8 +524,8 @@ chain forward {{
         text + more + "}\n"
     }
 
-    /// Addresses and sizes on the way out. The empty chain lets answers to the same address and
-    /// port of two zones be told apart.
+    /// Returns the chains for outgoing addresses and sizes. The empty chain allows answers to the
+    /// same address and port of two zones to be distinguished.
     fn translation(&self) -> String {
         let mut text = "chain came_in {\n  type nat hook input priority 100; policy accept;\n}\n".to_owned();
         text += "chain postrouting {\n  type nat hook postrouting priority srcnat; policy accept;\n";
@@ -540,18 +552,19 @@ chain forward {{
     }
 }
 
-/// More than names are remembered.
+/// Size of a set, more than the number of stored names. Source: twice `MAX_NAMES` of
+/// `products/direct/src/naming.rs`.
 const SET_SIZE: u32 = 8192;
 
-/// A TCP connection that nobody remembers was on a network that is gone. Its end hears so, where
-/// another network would only swallow what it says.
+/// Reset of unknown TCP connections, which were on a removed network: the programs are notified,
+/// whereas another network would drop their packets silently.
 const BROKEN: &str = "tcp flags & (syn | ack | rst) != syn reject with tcp reset";
 
-/// The marks of flows on a network, whatever the reason, as nft compares with them.
+/// Returns the marks of flows on a network for all reasons, as an nft set.
 fn marks(number: u8) -> String {
     let own = mark(0, number);
     if number == TUNNEL {
-        format!("{{ {own:#x}, {:#x} }}", mark(0, FURTHER))
+        format!("{{ {own:#x}, {:#x} }}", mark(0, SECONDARY))
     } else {
         format!("{own:#x}")
     }
@@ -561,8 +574,8 @@ fn chain_name(index: usize, family: usize) -> String {
     format!("turns_{index}_{}", if family == 0 { "v4" } else { "v6" })
 }
 
-/// Turns are counted for each protocol by itself: otherwise every name that is looked up would move
-/// the connection that follows.
+/// Returns the rules that assign networks in turn. Each protocol has its own counter, because
+/// otherwise every DNS query would shift the turn of the following connection.
 fn turn_chain(name: &str, reason: u8, turns: &[u8]) -> String {
     let keep = "meta mark set ct mark accept";
     let set = match turns {
@@ -582,7 +595,7 @@ fn turn_chain(name: &str, reason: u8, turns: &[u8]) -> String {
     )
 }
 
-/// The lines that send flows to a rule's turns.
+/// Returns the lines that send flows to a rule's chain of turns.
 fn choose(index: usize, choice: &Choice) -> String {
     let mut text = String::new();
     for (family, turns) in choice.turns.iter().enumerate() {
@@ -598,7 +611,7 @@ fn choose(index: usize, choice: &Choice) -> String {
     text
 }
 
-/// The match in nft's words; `None` when it cannot apply to this family.
+/// Returns the match in nft's syntax; `None` if it cannot apply to this family.
 fn matching(flows: &Match, ipv6: bool) -> Option<String> {
     let mut text = format!("meta nfproto {} ", if ipv6 { "ipv6" } else { "ipv4" });
     let ip = if ipv6 { "ip6" } else { "ip" };
@@ -655,7 +668,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// In a namespace of its own, if there may be one.
+    /// Loads a table in a new namespace, if namespaces are permitted.
     pub(crate) fn nft_takes(name: &str, body: &str) {
         let Ok(namespace) = crate::netns::Namespace::new() else {
             hawser_testing::skip("no namespaces");

@@ -1,4 +1,4 @@
-//! Echo requests to a network's gateway: how a network that has gone silent is found out.
+//! Echo requests to a network's gateway, with which a silent failure of the network is detected.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,16 +11,16 @@ use tokio::io::unix::AsyncFd;
 
 use crate::udp::keep_outside;
 
-/// What comes back.
+/// Result of an echo request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The answer to the request of that number.
+    /// Answer to the request with that number.
     Answer(u16),
-    /// The kernel found nobody at the address, or no way there.
+    /// Error of the kernel: no neighbour at the address, or no route to it.
     NotFound,
 }
 
-/// A socket that asks one address over one device, past every routing rule.
+/// A socket for echo requests to one address over one device, bypassing all routing rules.
 #[derive(Debug)]
 pub struct Echo {
     socket: AsyncFd<Socket>,
@@ -29,12 +29,12 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Opens a socket on `device` (whose index is `scope`) that talks to `target` only.
-    /// `identifier` tells its answers from those of other programs. Must be called within a tokio
-    /// runtime.
+    /// Opens a socket on `device` (whose index is `scope`) that exchanges packets with `target`
+    /// only. `identifier` distinguishes its answers from those of other programs. Must be called
+    /// within a tokio runtime.
     ///
     /// # Errors
-    /// The device is gone, or rights (`CAP_NET_RAW`) are missing.
+    /// The device is missing, or privileges (`CAP_NET_RAW`) are.
     pub fn open(device: &str, target: IpAddr, scope: u32, identifier: u16) -> io::Result<Self> {
         let ipv6 = target.is_ipv6();
         let socket = if ipv6 {
@@ -60,10 +60,11 @@ impl Echo {
         })
     }
 
-    /// Sends the request of that number; false when the kernel knows that it leads nowhere.
+    /// Sends the request with that number; returns false if the kernel has no route or neighbour
+    /// for it.
     ///
     /// # Errors
-    /// The socket is of no more use.
+    /// The socket has failed.
     pub fn ask(&self, number: u16) -> io::Result<bool> {
         let packet = request(self.ipv6, self.identifier, number);
         match self.socket.get_ref().send(&packet) {
@@ -75,10 +76,10 @@ impl Echo {
         }
     }
 
-    /// Waits for what comes back. May be dropped while it waits.
+    /// Waits for the next result. Cancel safe.
     ///
     /// # Errors
-    /// The socket is of no more use.
+    /// The socket has failed.
     pub async fn next(&self) -> io::Result<Heard> {
         loop {
             let mut ready = self.socket.readable().await?;
@@ -89,7 +90,7 @@ impl Echo {
         }
     }
 
-    /// What has come back; `None` when nothing waits.
+    /// Returns the next result; `None` if none is available.
     fn hear(&self) -> io::Result<Option<Heard>> {
         let mut buffer = [MaybeUninit::uninit(); 256];
         loop {
@@ -108,7 +109,7 @@ impl Echo {
     }
 }
 
-/// Without this, a raw socket does not hear that a neighbour was not found.
+/// Enables the report of missing neighbours, which a raw socket does not receive otherwise.
 fn report_errors(socket: &Socket, ipv6: bool) -> io::Result<()> {
     let (level, option) = if ipv6 {
         (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
@@ -137,7 +138,8 @@ fn is_not_found(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// An echo request (RFC 792, RFC 4443 section 4.1). For IPv6 the kernel writes the checksum.
+/// Returns an echo request (RFC 792, RFC 4443 section 4.1). For IPv6 the kernel computes the
+/// checksum.
 fn request(ipv6: bool, identifier: u16, number: u16) -> [u8; 16] {
     let mut packet = [0_u8; 16];
     packet[0] = if ipv6 { 128 } else { 8 };
@@ -154,7 +156,8 @@ fn request(ipv6: bool, identifier: u16, number: u16) -> [u8; 16] {
     packet
 }
 
-/// The number of an echo reply with our identifier. For IPv4 the packet begins with its IP header.
+/// Returns the number of an echo reply with our identifier. For IPv4 the packet begins with its IP
+/// header.
 fn answer(packet: &[u8], ipv6: bool, identifier: u16) -> Option<u16> {
     let at = if ipv6 {
         0

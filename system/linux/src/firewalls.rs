@@ -1,12 +1,12 @@
-//! Firewalls of others that drop what a hub or a gateway forwards.
+//! Detects firewalls of other programs that drop packets which a hub or a gateway forwards.
 //!
-//! A packet passes only if every chain of the forward hook accepts it, so a chain of another
-//! program with the policy drop (Docker, ufw, libvirt) stops everything that no rule of it names.
+//! A packet passes only if every chain of the forward hook accepts it, so another program's chain
+//! with the policy drop (Docker, ufw, libvirt) drops all packets that none of its rules accepts.
 //! Tables of `iptables-legacy` are a separate firewall, which `nft` does not show.
 
 use crate::system::program::run;
 
-/// Describes each chain of the forward hook that drops by its policy and does not name `interface`.
+/// Describes each chain of the forward hook with the policy drop that has no rule for `interface`.
 #[must_use]
 pub fn forward_drops(interface: &str) -> Vec<String> {
     let listed = run("nft", &["-s", "list", "chains"], "").unwrap_or_default();
@@ -21,7 +21,7 @@ pub fn forward_drops(interface: &str) -> Vec<String> {
     by_nft.chain(by_legacy(interface)).collect()
 }
 
-/// Tables of `iptables-legacy`, where the kernel has any.
+/// Examines the tables of `iptables-legacy`, if the kernel has any.
 fn by_legacy(interface: &str) -> Vec<String> {
     let programs = [
         ("/proc/net/ip_tables_names", "iptables-legacy"),
@@ -40,7 +40,7 @@ fn by_legacy(interface: &str) -> Vec<String> {
         .collect()
 }
 
-/// Family, table and chain of those that hook forward with the policy drop.
+/// Returns family, table and name of the chains of the forward hook with the policy drop.
 fn dropping_chains(listed: &str) -> Vec<(String, String, String)> {
     let (mut table, mut chain) = (None, None);
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! What a gateway does for the machines behind it: the nftables rules between its own networks
-//! (LANs) and the tunnel to a hub.
+//! nftables rules of a gateway for the machines behind it, between its own networks (LANs) and the
+//! tunnel to a hub.
 //!
 //! ```text
 //!   a machine behind the gateway --> tunnel    under the gateway's inner address
@@ -8,8 +8,8 @@
 //!                                              goes to a subnet that the hub routes here
 //! ```
 //!
-//! TCP is told how much fits into the tunnel (the segment size of RFC 9293 section 3.7.1); for the
-//! rest the kernel sends "packet too big". Both go before the size that hosts would find out by
+//! TCP's maximum segment size is reduced to the size that fits into the tunnel (RFC 9293 section
+//! 3.7.1); for other protocols the kernel sends "packet too big". Both are faster than detection by
 //! loss.
 
 use std::fmt::Write as _;
@@ -17,30 +17,30 @@ use std::net::IpAddr;
 
 use hawser_units::{Net, Service};
 
-use crate::direct::{FURTHER, NETWORK_MASK, mark};
+use crate::direct::{NETWORK_MASK, SECONDARY, mark};
 use crate::isolation::service_match;
 use crate::nft::{self, family, version};
 
 /// The name of the table.
 pub const GATEWAY_TABLE: &str = "hawser_gateway";
 
-/// Which interfaces lead to machines that are forwarded for.
+/// Interfaces to machines for which the gateway forwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lans {
-    /// All but these, which are networks that lead out.
+    /// Interfaces other than these uplinks.
     AllBut(Vec<String>),
-    /// These.
+    /// Named interfaces.
     Only(Vec<String>),
 }
 
-/// What comes out of the tunnel to a port of the gateway, and the machine that gets it.
+/// Port of the gateway in the tunnel, and the machine that receives its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortForward {
     /// The port, with its protocol.
     pub service: Service,
     /// The machine.
     pub to: IpAddr,
-    /// Its port, where it is another one.
+    /// Port of that machine, if it differs.
     pub port: Option<u16>,
 }
 
@@ -49,26 +49,26 @@ pub struct PortForward {
 pub struct Gateway {
     /// The interface of the tunnel.
     pub tunnel: String,
-    /// What fits through it, bytes.
+    /// MTU of the tunnel, bytes.
     pub mtu: u16,
-    /// The gateway's addresses in it: one of a family at most.
+    /// Addresses of the gateway in the tunnel: at most one per family.
     pub addresses: Vec<IpAddr>,
-    /// Where the machines are.
+    /// Interfaces of the machines.
     pub lans: Lans,
-    /// Subnets behind it that keep their addresses on the way to the hub in use, which leads them
-    /// here.
+    /// Subnets behind it that keep their addresses towards the hub in use, which routes them here.
     pub subnets: Vec<Net>,
-    /// What comes in from outside.
+    /// Forwarded ports.
     pub ports: Vec<PortForward>,
 }
 
 impl Gateway {
-    /// What stands between the braces of the table.
+    /// Returns the body of the table.
     #[must_use]
     pub fn body(&self) -> String {
-        let (tunnel, further) = (&self.tunnel, mark(0, FURTHER));
-        // Before the translation of direct mode, which may run beside: the first one that
-        // translates a connection decides, so what keeps its address is translated to itself.
+        let (tunnel, further) = (&self.tunnel, mark(0, SECONDARY));
+        // Runs before the translation of direct mode, which may be active too: the first
+        // translation of a connection decides, so connections that keep their address are
+        // translated to it.
         let mut text =
             "chain srcnat {\n  type nat hook postrouting priority srcnat - 1; policy accept;\n".to_owned();
         for net in &self.subnets {
@@ -80,8 +80,8 @@ impl Gateway {
         }
         for own in &self.addresses {
             let (ip, version) = (family(*own), version(*own));
-            // Named, where masquerading would find it: what is masqueraded is forgotten with the
-            // interface, which a restart makes anew.
+            // The address is explicit, because the kernel drops masqueraded connections with the
+            // interface, which a restart creates again.
             let _ = writeln!(
                 text,
                 "  oifname \"{tunnel}\" meta nfproto {version} {ip} saddr != {own} snat {ip} to {own}"
@@ -117,7 +117,7 @@ chain out_of_tunnel {{
         text + "  drop\n}"
     }
 
-    /// The rule that accepts packets of LANs, by the interface where they come in or leave.
+    /// Returns the rule that accepts packets of LANs, by their input or output interface.
     fn direction(&self, which: &str) -> String {
         match &self.lans {
             Lans::Only(names) if names.is_empty() => String::new(),

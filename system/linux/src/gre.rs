@@ -1,4 +1,4 @@
-//! A raw socket for GRE: the hub's end of tunnels to members without Hawser, in user space.
+//! Raw socket for GRE: the hub's user-space end of tunnels to members without Hawser.
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,10 +7,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Whole IPv4 packets of protocol 47, in and out.
+/// Socket that receives and sends complete IPv4 packets of protocol 47.
 ///
-/// The kernel puts fragments together before it shows a packet, and fragments none that is sent.
-/// Where the kernel has GRE tunnels of its own, it goes on serving them.
+/// The kernel reassembles fragments before delivering a packet, and does not fragment sent ones.
+/// GRE tunnels of the kernel continue to work.
 #[derive(Debug)]
 pub struct GreSocket {
     socket: AsyncFd<Socket>,
@@ -20,7 +20,7 @@ impl GreSocket {
     /// Opens the socket. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Rights (`CAP_NET_RAW`) are missing.
+    /// Privileges (`CAP_NET_RAW`) are missing.
     pub fn open() -> io::Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc::IPPROTO_GRE)))?;
         socket.set_header_included_v4(true)?;
@@ -32,11 +32,11 @@ impl GreSocket {
         Ok(Self { socket })
     }
 
-    /// Waits for packets, and takes in at most `most` of them, each with its IPv4 header. May be
-    /// dropped while it waits.
+    /// Waits for packets, and receives at most `most` of them, each with its IPv4 header. Cancel
+    /// safe.
     ///
     /// # Errors
-    /// The event loop is gone.
+    /// The event loop has ended.
     pub async fn receive(
         &self,
         most: usize,
@@ -51,17 +51,17 @@ impl GreSocket {
                     ready.clear_ready();
                     break;
                 }
-                // Of an earlier packet that was sent.
+                // The error of an earlier sent packet.
                 Err(_) => {}
             }
         }
         Ok(())
     }
 
-    /// Sends a packet, its IPv4 header included.
+    /// Sends a packet, including its IPv4 header.
     ///
     /// # Errors
-    /// `WouldBlock` when the kernel's buffer is full; otherwise the network's trouble.
+    /// `WouldBlock` if the kernel's buffer is full; otherwise an error of the network.
     pub fn send(&self, packet: &[u8], to: Ipv4Addr) -> io::Result<()> {
         let to = SocketAddr::from((to, 0));
         self.socket.get_ref().send_to(packet, &to.into()).map(drop)

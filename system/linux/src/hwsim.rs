@@ -1,11 +1,11 @@
-//! The medium of the kernel's simulated 802.11 cards (`mac80211_hwsim`), given to a program.
+//! Medium of the kernel's simulated 802.11 cards (`mac80211_hwsim`), implemented by a program.
 //!
-//! Over generic netlink, as bytes: there is no crate for it. While a [`Cards`] lives, every frame
-//! that a simulated card of this network namespace's group sends comes here, and no card reads what
-//! is not handed to it; after it the kernel's own medium goes on, which loses nothing. A card is of
-//! the group of the namespace in which it was made, for good, even when it moves to another one.
-//! Limitations: the kernel refuses where a card has more than one channel at once; rates are those
-//! of 802.11a and b only, because a frame handed to a card has no other.
+//! Uses generic netlink as bytes, because no crate supports it. During the lifetime of a [`Cards`],
+//! every frame sent by a simulated card of this network namespace's group is delivered here, and
+//! cards receive only frames handed to them; afterwards the kernel's own medium continues, which is
+//! lossless. A card stays in the group of the namespace in which it was created, even if it moves
+//! to another one. Limitations: the kernel refuses cards with more than one channel at once; only
+//! rates of 802.11a and b are supported, because a frame handed to a card has no others.
 //!
 //! Source: drivers/net/wireless/mac80211_hwsim.h of Linux.
 
@@ -18,47 +18,47 @@ use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 use crate::netlink_bytes::{ERROR, GENERIC, attribute, family, find, framed, messages, outcome};
 use crate::udp::grow;
 
-/// What a simulated card is called here: an address that none of its interfaces has.
+/// Id of a simulated card: an address that no interface has.
 pub type Card = [u8; 6];
 
-/// All simulated cards.
+/// Access to all simulated cards.
 #[derive(Debug)]
 pub struct Cards {
     socket: Socket,
     family: u16,
 }
 
-/// What cards tell.
+/// Messages of cards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromCards {
     /// A card sends a frame, and waits for [`Cards::done`].
     Frame {
-        /// Which.
+        /// Card that sends.
         card: Card,
-        /// Where. Units: MHz.
+        /// Frequency. Units: MHz.
         frequency: u32,
-        /// From its header on, without check sequence.
+        /// Frame from its header on, without check sequence.
         bytes: Vec<u8>,
-        /// What [`Cards::done`] calls it.
+        /// Cookie of the frame for [`Cards::done`].
         cookie: u64,
-        /// Whether an acknowledgement is waited for.
+        /// Set if the card waits for an acknowledgement.
         wants_ack: bool,
-        /// At which of [`RATES`] the card would begin; the slowest of its band where it asks for
-        /// one that is not among them.
+        /// Index in [`RATES`] of the card's first rate; the slowest of its band if it requests one
+        /// that is not among them.
         rate: usize,
     },
-    /// A card answers to an address from now on.
+    /// A card uses an address from now on.
     Address {
-        /// Which.
+        /// Card that has the address.
         card: Card,
         /// The address.
         address: [u8; 6],
     },
-    /// What became of a frame that was handed over with this number.
+    /// Result of a frame that was handed to a card with this number.
     Taken {
         /// The number.
         number: u32,
-        /// Whether the card was on that channel and took it.
+        /// Set if the card was on that channel and accepted it.
         is_taken: bool,
     },
 }
@@ -66,27 +66,28 @@ pub enum FromCards {
 /// A frame for a card.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// Who reads it.
+    /// Receiving card.
     pub card: Card,
-    /// Where. Units: MHz.
+    /// Frequency. Units: MHz.
     pub frequency: u32,
-    /// From its header on, without check sequence.
+    /// Frame from its header on, without check sequence.
     pub bytes: &'a [u8],
-    /// Its rate, as a place in [`RATES`]; below 11 of the 5 GHz band as above it.
+    /// Index of the rate in [`RATES`].
     pub rate: usize,
     /// Units: dBm.
     pub power: i32,
 }
 
-/// The rates that a frame may have. Units: 100 kbit/s.
+/// Rates of frames. Source: `hwsim_rates` of drivers/net/wireless/virtual/mac80211_hwsim.c; IEEE
+/// 802.11-2020 has the same in clauses 16 and 17. Units: 100 kbit/s.
 pub const RATES: [u16; 12] = [10, 20, 55, 110, 60, 90, 120, 180, 240, 360, 480, 540];
 
 impl Cards {
-    /// Takes the medium over.
+    /// Becomes the medium of the simulated cards.
     ///
     /// # Errors
     /// `NotFound`: the kernel has no such cards. `EOPNOTSUPP`: a card has several channels at once.
-    /// `EBUSY`: another program has the medium.
+    /// `EBUSY`: another program controls the medium.
     pub fn take_over() -> io::Result<Self> {
         let mut socket = Socket::new(GENERIC)?;
         bind_alone(&mut socket)?;
@@ -94,17 +95,17 @@ impl Cards {
         let family = family(&socket, b"MAC80211_HWSIM\0")?;
         let cards = Self { socket, family };
         cards.send(REGISTER, libc::NLM_F_ACK, 0, &[])?;
-        // What cards send before the answer is lost: they were not on this medium yet.
+        // Frames sent before the answer are lost, because the cards were not on this medium yet.
         cards.answers(|_| None)?;
         cards.socket.set_non_blocking(true)?;
         Ok(cards)
     }
 
-    /// Makes a card of that name with room for stations, without an interface. `card`: what it is
-    /// called here, which no other card of this kernel is. It goes with this.
+    /// Creates a card of that name that supports stations, without an interface. `card` is its id,
+    /// which is unique in this kernel. The card is removed when this value is dropped.
     ///
     /// # Errors
-    /// The name or the address is taken, or rights are missing.
+    /// The name or the address is taken, or privileges are missing.
     pub fn add(&mut self, name: &str, card: Card) -> io::Result<()> {
         let body = [
             attribute(RADIO_NAME, name.as_bytes()),
@@ -112,7 +113,7 @@ impl Cards {
             attribute(CHANNELS, &1_u32.to_ne_bytes()),
             attribute(INTERFACE_KINDS, &STATIONS.to_ne_bytes()),
             attribute(WITHOUT_INTERFACE, &[]),
-            attribute(GOES_WITH_SOCKET, &[]),
+            attribute(DESTROY_WITH_SOCKET, &[]),
         ]
         .concat();
         self.socket.set_non_blocking(false)?;
@@ -123,10 +124,10 @@ impl Cards {
         made
     }
 
-    /// What cards have told since, as one datagram; empty when there is none.
+    /// Returns the messages that cards have sent since, as one datagram; empty if there are none.
     ///
     /// # Errors
-    /// The socket's; `ENOBUFS`: more came than could be kept, and is lost.
+    /// The error of the socket; `ENOBUFS`: the buffer was full, and messages were lost.
     pub fn receive(&self) -> io::Result<Vec<FromCards>> {
         match self.socket.recv_from_full() {
             Ok((bytes, _)) => Ok(messages(&bytes)
@@ -137,8 +138,8 @@ impl Cards {
         }
     }
 
-    /// Hands a frame to a card. With a number, what becomes of it is told; a card on another
-    /// channel does not take it.
+    /// Hands a frame to a card. With a number, its result is reported; a card on another channel
+    /// does not accept it.
     ///
     /// # Errors
     /// The socket's.
@@ -157,8 +158,8 @@ impl Cards {
         self.send(SEND_FRAME, flags, number.unwrap_or(0), &body)
     }
 
-    /// Tells a card that its frame is done: how often it was sent, at which of [`RATES`], and
-    /// whether it was acknowledged.
+    /// Reports the transmission of a frame to its card: the number of attempts, the index in
+    /// [`RATES`], and whether it was acknowledged.
     ///
     /// # Errors
     /// The socket's.
@@ -170,7 +171,7 @@ impl Cards {
         acked: bool,
     ) -> io::Result<()> {
         let flags = if acked { STATUS_ACK } else { 0 };
-        // Four pairs of rate and count; -1 ends them.
+        // Four pairs of rate and count, terminated by -1.
         let rate = i8::try_from(rate).unwrap_or_default();
         let tries = [rate.cast_unsigned(), attempts.max(1), END, 0, END, 0, END, 0];
         let body = [
@@ -192,13 +193,13 @@ impl Cards {
         self.socket.send_to(&whole, &NetlinkAddr::new(0, 0), 0).map(drop)
     }
 
-    /// Shows each answer until the kernel says how it went.
+    /// Passes each answer to `show` until the kernel reports the result.
     fn answers(&self, mut show: impl FnMut(&[u8]) -> Option<()>) -> io::Result<()> {
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
             for (kind, body) in messages(&bytes) {
                 if kind == ERROR {
-                    // A new card is answered with its number.
+                    // The answer to a new card is its number.
                     let code = body.first_chunk().map(|code| i32::from_ne_bytes(*code));
                     return if code > Some(0) { Ok(()) } else { outcome(body) };
                 }
@@ -214,21 +215,21 @@ impl AsFd for Cards {
     }
 }
 
-/// Whether this kernel has such cards now: the module is loaded, or built in.
+/// Returns whether this kernel has such cards now: the module is loaded, or built in.
 #[must_use]
 pub fn is_there() -> bool {
     Path::new("/sys/module/mac80211_hwsim").exists()
 }
 
-/// The place among [`RATES`] of the first one of a band. Units: MHz.
+/// Returns the index in [`RATES`] of the first rate of a band. Units: MHz.
 #[must_use]
 pub fn first_rate(frequency: u32) -> usize {
     if frequency > FIRST_OF_5_GHZ { SLOW_RATES } else { 0 }
 }
 
-/// Binds to a port that no other socket of this namespace has, of whatever family: when one closes,
-/// the kernel compares ports alone, and would take the medium and the cards away with it. Numbers
-/// that the kernel gives out are those of processes, or negative.
+/// Binds to a netlink port that no other socket of this namespace has in any family: when one
+/// closes, the kernel compares only ports, and would remove the medium and its cards. Numbers that
+/// the kernel assigns are process ids or negative.
 fn bind_alone(socket: &mut Socket) -> io::Result<()> {
     let mut port = std::process::id();
     loop {
@@ -242,7 +243,7 @@ fn bind_alone(socket: &mut Socket) -> io::Result<()> {
 
 fn parse(kind: u16, body: &[u8]) -> Option<FromCards> {
     if kind == ERROR {
-        // Behind the code, the header of the message that is answered.
+        // The header of the request follows the error code.
         let number = u32::from_ne_bytes(*body.get(12..)?.first_chunk()?);
         return (number != 0).then(|| FromCards::Taken {
             number,
@@ -272,7 +273,7 @@ fn parse(kind: u16, body: &[u8]) -> Option<FromCards> {
     }
 }
 
-/// The first rate of a frame that is to be sent; those of 802.11n and later are none of ours.
+/// Returns the first rate of a frame to be sent; rates of 802.11n and later are not supported.
 fn wanted_rate(inside: &[u8], frequency: u32) -> usize {
     let first = first_rate(frequency);
     // Four pairs of rate and count, and as many of rate and flags of 16 bits.
@@ -285,16 +286,19 @@ fn wanted_rate(inside: &[u8], frequency: u32) -> usize {
     first + legacy.unwrap_or(0)
 }
 
-/// Units: MHz.
+/// First frequency of the 5 GHz band. Source: IEEE 802.11-2020, annex E: channel starting frequency
+/// of 5 GHz. Units: MHz.
 const FIRST_OF_5_GHZ: u32 = 5000;
-/// Those that the 5 GHz band does not have.
+/// Number of rates that the 5 GHz band lacks: those of IEEE 802.11-2020, clause 16, which only 2.4
+/// GHz has.
 const SLOW_RATES: usize = 4;
-/// Of the acknowledgement, which is not measured. Units: dBm.
+/// Power of the acknowledgement, which is not measured. Units: dBm. Source: our choice, a strong
+/// signal, since the acknowledged frame has arrived.
 const ANSWER_POWER: i32 = -50;
-/// No rate.
+/// Value that ends the list of rates. Source: an index of -1 in one byte.
 const END: u8 = 0xff;
 
-// mac80211_hwsim.h
+// Source: drivers/net/wireless/virtual/mac80211_hwsim.h of Linux.
 const VERSION: u8 = 1;
 const REGISTER: u8 = 1;
 const SEND_FRAME: u8 = 2;
@@ -310,17 +314,20 @@ const SIGNAL: u16 = 6;
 const TRANSMIT_INFO: u16 = 7;
 const COOKIE: u16 = 8;
 const CHANNELS: u16 = 9;
-const GOES_WITH_SOCKET: u16 = 16;
+const DESTROY_WITH_SOCKET: u16 = 16;
 const RADIO_NAME: u16 = 17;
 const WITHOUT_INTERFACE: u16 = 18;
 const FREQUENCY: u16 = 19;
 const TRANSMIT_FLAGS: u16 = 21;
 const ADDRESS: u16 = 22;
 const INTERFACE_KINDS: u16 = 23;
-/// One bit for each kind of nl80211; stations are the third (2).
+/// Bits of nl80211's interface types; stations are the third (2).
 const STATIONS: u32 = 1 << 2;
-/// A rate of 802.11n or 802.11ac.
+/// A rate of 802.11n or 802.11ac. Source: `MAC80211_HWSIM_TX_RC_MCS` and `_VHT_MCS` of
+/// mac80211_hwsim.h.
 const NOT_LEGACY: u16 = 1 << 3 | 1 << 8;
+/// Flags of a frame, and of its report. Source: `HWSIM_TX_CTL_NO_ACK` and `HWSIM_TX_STAT_ACK` of
+/// mac80211_hwsim.h.
 const WANTS_NO_ACK: u32 = 2;
 const STATUS_ACK: u32 = 4;
 
@@ -356,11 +363,11 @@ mod tests {
             bytes: vec![8, 0, 1],
             cookie: 77,
             wants_ack: true,
-            // 5.5 Mbit/s are not of this band, in which the fourth rate is 18.
+            // The 5 GHz band lacks 5.5 Mbit/s; its fourth rate is 18 Mbit/s.
             rate: 7,
         };
         assert_eq!(parse(30, &body), Some(expected));
-        // Up to the rates, without which a frame is sent as slowly as can be.
+        // Truncate up to the rates: a frame without them is sent at the lowest rate.
         for length in 0..body.len() - 28 {
             assert_eq!(parse(30, &body[..length]), None, "{length} bytes");
         }

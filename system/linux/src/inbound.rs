@@ -1,8 +1,8 @@
-//! Rules of nftables for connections that begin in the tunnel, into a client and through it.
+//! nftables rules for connections from the tunnel to a client and through it.
 //!
-//! The hub, and whoever the hub lets through, stands at the other end of the tunnel. Without these
-//! rules they reach each program of the machine that listens on all addresses, and where the
-//! machine forwards (Docker and libvirt switch that on), its local networks.
+//! The hub, and all hosts whose packets it forwards, are at the other end of the tunnel. Without
+//! these rules they could reach each program of the machine that listens on all addresses, and, if
+//! forwarding is enabled (as by Docker and libvirt), its local networks.
 //!
 //! ```text
 //!   tunnel --> the machine itself      answers, an echo request, and services that are named
@@ -10,8 +10,8 @@
 //!                                      named
 //! ```
 //!
-//! The table only takes away: packets that another table drops stay dropped. ICMP errors about
-//! connections that the machine has begun are `related`, and pass.
+//! The table only drops packets: those dropped by another table stay dropped. ICMP errors about
+//! connections initiated by the machine are `related`, and pass.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ use crate::nft::family;
 /// The name of the table.
 pub const INBOUND_TABLE: &str = "hawser_inbound";
 
-/// Connections from the tunnel that a client lets in.
+/// Connections from the tunnel that a client accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inbound {
     /// The interface of the tunnel.
@@ -35,15 +35,16 @@ pub struct Inbound {
     pub forwarded: Vec<Service>,
     /// Subnets behind this machine.
     pub subnets: Vec<Net>,
-    /// Sources of connections of this machine that come back as streams. The data plane alone
-    /// sends from there: it drops what arrives from there through the tunnel.
+    /// Alias addresses, the sources of this machine's streams at the listener. Only the data plane
+    /// sends from them: it drops packets from the tunnel with such a source.
     pub aliases: Vec<IpAddr>,
 }
 
 impl Inbound {
     /// Returns the text between the braces of the table.
     ///
-    /// The priority is behind that of other filters, so these rules see what others have accepted.
+    /// The priority is after that of other filters, so these rules process the packets that others
+    /// have accepted.
     #[must_use]
     pub fn body(&self) -> String {
         let tunnel = &self.tunnel;
@@ -74,7 +75,8 @@ chain forward {{
 "
         );
         for service in &self.forwarded {
-            // By the port that the sender knows: others translate too, Docker for example.
+            // Matches the port before translation, because other programs, such as Docker,
+            // translate too.
             let _ = writeln!(text, "  ct status dnat {} accept", original(*service));
         }
         for net in &self.subnets {
@@ -85,7 +87,7 @@ chain forward {{
     }
 }
 
-/// Matches the connections that were begun towards a service, before any translation.
+/// Matches connections to a service by their destination before any translation.
 fn original(service: Service) -> String {
     match service {
         Service::All => "meta l4proto { tcp, udp }".to_owned(),
@@ -102,7 +104,7 @@ mod tests {
 
     use super::*;
     use crate::netns::Namespace;
-    use crate::system::replace_table;
+    use crate::system::nft_tables::replace_table;
 
     fn closed() -> Inbound {
         Inbound {
@@ -132,7 +134,7 @@ mod tests {
         crate::direct::tests::nft_takes(INBOUND_TABLE, &open.body());
     }
 
-    /// A hub, a client that forwards as Docker makes it do, and a machine in the client's LAN.
+    /// A hub, a client that forwards as if configured by Docker, and a machine in the client's LAN.
     struct Line {
         hub: Namespace,
         client: Namespace,
@@ -187,8 +189,8 @@ mod tests {
             set.unwrap();
         }
 
-        /// Whether the hub reaches a TCP port that is listened at. A connection that is refused
-        /// would have reached the machine, too.
+        /// Returns whether the hub reaches a TCP port with a listener. A refusal also means that
+        /// the machine was reached.
         fn reaches(&self, to: &str) -> bool {
             let to: SocketAddr = to.parse().unwrap();
             let tried = self.hub.run(|| TcpStream::connect_timeout(&to, SOON));
@@ -196,10 +198,10 @@ mod tests {
         }
     }
 
-    /// Packets over a virtual cable take less than a millisecond; what is dropped never comes.
+    /// Packets over a virtual cable take less than 1 ms; dropped ones never arrive.
     const SOON: Duration = Duration::from_millis(700);
 
-    /// Greets everybody who comes.
+    /// Runs a server that greets all clients.
     fn greet(side: &Namespace, at: &str) {
         let listener = side.run(|| TcpListener::bind(at)).unwrap();
         std::thread::spawn(move || {
@@ -218,20 +220,20 @@ mod tests {
         assert!(line.reaches(service) && line.reaches(behind), "the cables work");
         line.set(&closed());
         assert!(!line.reaches(service) && !line.reaches(behind));
-        // It is reached from elsewhere, as before, and answers as a machine does.
+        // It is still reachable from other networks, and answers normally.
         let near = line.machine.run(|| TcpStream::connect(("192.168.50.1", 22)));
         assert!(near.is_ok());
         let mut ping = line.hub.command("ping");
         ping.args(["-c", "1", "-W", "2", "100.96.0.2"]);
         assert!(ping.output().unwrap().status.success());
-        // What it has begun itself goes on, also what it begins for others.
+        // Connections that it initiates work, also those for other machines.
         greet(&line.hub, "0.0.0.0:443");
         for side in [&line.client, &line.machine] {
             let mut mine = side.run(|| TcpStream::connect("100.96.0.1:443"));
             let read = mine.as_mut().map(|stream| stream.read(&mut [0; 1]));
             assert!(matches!(read, Ok(Ok(1))), "{read:?}");
         }
-        // What is named is reached, and nothing else.
+        // Only configured services are reachable.
         line.set(&Inbound {
             services: vec![Service::Tcp(22)],
             ..closed()
@@ -244,7 +246,7 @@ mod tests {
         assert!(!line.reaches(service) && line.reaches(behind));
     }
 
-    /// Docker translates what comes to published ports, whoever it is from.
+    /// Docker translates connections to published ports from any source.
     #[test]
     fn translations_of_other_programs_open_nothing() {
         let Some(line) = Line::new() else { return };
@@ -265,7 +267,7 @@ mod tests {
         );
     }
 
-    /// An error about a packet of ours comes back, and tells no stranger anything.
+    /// An ICMP error about an own packet is accepted, and discloses nothing to others.
     #[test]
     fn errors_of_own_packets_come_back() {
         let Some(line) = Line::new() else { return };

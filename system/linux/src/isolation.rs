@@ -1,5 +1,5 @@
-//! What a hub's clients reach, and who reaches them: the nftables rules between the hub's inner
-//! interface and everything else.
+//! Isolation of a hub's clients: nftables rules between the hub's inner interface and all other
+//! hosts.
 //!
 //! ```text
 //!   client --> public addresses                      accepted
@@ -11,11 +11,11 @@
 //!           --> the hub's inner address              dropped unless it comes from a client or the hub itself
 //! ```
 //!
-//! The chains look at packets of the inner interface (and at its addresses) only, and stand beside
-//! the operator's own: what either drops is dropped.
+//! The chains process only packets of the inner interface and its addresses, in addition to the
+//! operator's own chains: a packet dropped by either is dropped.
 //!
-//! Limitations: who has a public address in the hub's own segment is public. That one client does
-//! not send with another's address is the data plane's business.
+//! Limitations: hosts with a public address in the hub's own segment count as public. The data
+//! plane checks that no client sends with another one's address.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -30,7 +30,8 @@ use crate::stream_sockets::STREAM_MARK;
 /// The name of the table.
 pub const ISOLATION_TABLE: &str = "hawser_isolation";
 
-/// The nftables match of packets to a service; everything that has ports for [`Service::All`].
+/// Returns the nftables match of packets to a service; for [`Service::All`], of all packets with
+/// ports.
 pub(crate) fn service_match(service: Service) -> String {
     match service {
         Service::All => "meta l4proto { tcp, udp }".to_owned(),
@@ -39,70 +40,71 @@ pub(crate) fn service_match(service: Service) -> String {
     }
 }
 
-/// What is allowed between a hub's clients and others.
+/// Permissions between a hub's clients and other machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Isolation {
     /// The hub's inner interface.
     pub interface: String,
-    /// The networks of inner addresses.
+    /// Networks of inner addresses.
     pub pools: Vec<Net>,
     /// The hub's own inner addresses.
     pub own: Vec<IpAddr>,
-    /// What the hub names as resolvers: port 53 is reached there, wherever they are.
+    /// Resolvers that the hub announces: their port 53 is reachable in any network.
     pub resolvers: Vec<IpAddr>,
-    /// Whether clients reach each other.
+    /// Permission for connections between clients.
     pub clients: bool,
-    /// What they reach of the hub.
+    /// Services of the hub that clients may reach.
     pub services: Vec<Service>,
-    /// Private networks that they reach.
+    /// Private networks that clients may reach.
     pub networks: Vec<Net>,
-    /// Networks that they do not reach, whatever else is allowed.
+    /// Networks that clients may never reach, even if another rule allows it.
     pub denied: Vec<Net>,
-    /// IP protocols beside TCP, UDP and ICMP that they may send to others than clients.
+    /// IP protocols in addition to TCP, UDP and ICMP that they may send to hosts other than
+    /// clients.
     pub protocols: Vec<u8>,
-    /// Networks whose hosts may begin connections to clients.
+    /// Networks whose hosts may open connections to clients.
     pub from: Vec<Net>,
     /// Ports of the hub that belong to the client with that address.
     pub ports: Vec<(Service, IpAddr)>,
-    /// Subnets that lie behind clients.
+    /// Subnets behind clients.
     pub subnets: Vec<LedSubnet>,
-    /// Connections that some clients may begin, beside what all may.
+    /// Connections that some clients may open, in addition to those permitted to all.
     pub grants: Vec<Grant>,
-    /// The hub's addresses under which they go out, by family; where there is none, the first of
-    /// the interface that a packet leaves by.
+    /// The hub's addresses to which sources are translated, by family; without one, the first
+    /// address of the output interface is used.
     pub lent: Vec<IpAddr>,
-    /// The code points by which packets say what their flow needs; one at least.
+    /// DSCPs with which packets declare the needs of their flow; at least one.
     pub marked: Vec<u8>,
 }
 
-/// A subnet that the hub leads to a client.
+/// Subnet that the hub routes to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedSubnet {
-    /// Its addresses.
+    /// Addresses of the subnet.
     pub net: Net,
-    /// Who among clients, and behind them, begins connections to it.
+    /// Clients, and machines behind them, that may open connections to it.
     pub guests: Vec<Net>,
-    /// Whether it goes out under the hub's address.
+    /// Set if its traffic is translated to the hub's address.
     pub is_hidden: bool,
-    /// The queue of the hub's interface for it, where there are several.
+    /// Queue of the hub's interface for it, if there are several.
     pub queue: Option<u8>,
 }
 
-/// Connections that some clients may begin.
+/// Connections that some clients may open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Clients, and machines behind them.
     pub from: Vec<Net>,
     /// Destinations.
     pub to: Vec<Net>,
-    /// Services there; everything when empty.
+    /// Permitted services; all if empty.
     pub services: Vec<Service>,
-    /// Set where the destinations are clients, or lie behind one.
+    /// Set if the destinations are clients, or are behind one.
     pub is_between: bool,
 }
 
 impl Grant {
-    /// Lists pairs of one family, and the matches of the services.
+    /// Returns pairs of networks of one family, with the matches of the services.
     fn pairs(&self) -> impl Iterator<Item = (Net, Net, Vec<String>)> {
         let services = match self.services.as_slice() {
             [] => vec![String::new()],
@@ -118,7 +120,7 @@ impl Grant {
 }
 
 impl Isolation {
-    /// What stands between the braces of the table.
+    /// Returns the body of the table.
     #[must_use]
     pub fn body(&self) -> String {
         let interface = &self.interface;
@@ -191,9 +193,9 @@ chain to_clients {{
         text
     }
 
-    /// Holds the connections that the hub opens for clients to the rules of their packets: a second
-    /// time, behind the data plane's own check. Services of the hub, clients and subnets are for
-    /// packets alone.
+    /// Applies the rules of clients' packets to the connections that the hub opens for them, in
+    /// addition to the data plane's check. Services of the hub, clients and subnets are reachable
+    /// by packets only.
     fn stream_rules(&self) -> String {
         format!(
             "chain streams {{
@@ -215,8 +217,8 @@ chain to_clients {{
         )
     }
 
-    /// What answers a connection of a client gets the code point of what it answers, where it has
-    /// none itself: the hub knows by it what the way back needs.
+    /// Returns the rules that set the DSCP of replies to a client's connection to that of the
+    /// request, if they have none: the hub derives the needs of the return path from it.
     fn answers(&self) -> String {
         let interface = &self.interface;
         let mark = |code: u8| ASKED | u32::from(code);
@@ -244,15 +246,15 @@ chain to_clients {{
         text + "}\n"
     }
 
-    /// Drops what is neither TCP, UDP nor ICMP: a tunnel protocol such as GRE would reach a machine
-    /// that takes it for the hub's own, and unpacks it into its network.
+    /// Drops packets that are neither TCP, UDP nor ICMP: a machine could accept packets of a tunnel
+    /// protocol such as GRE as the hub's own, and decapsulate them into its network.
     fn protocol_rule(&self) -> String {
         let others = self.protocols.iter().map(|protocol| format!(", {protocol}"));
         let others: String = others.collect();
         format!("  meta l4proto != {{ tcp, udp, icmp, ipv6-icmp{others} }} drop\n")
     }
 
-    /// Who reaches the subnets of clients from other clients.
+    /// Returns the rules between other clients and the subnets of clients.
     fn subnet_rules(&self) -> String {
         let interface = &self.interface;
         let mut text = String::new();
@@ -271,7 +273,7 @@ chain to_clients {{
         text
     }
 
-    /// Returns the rules for what some clients reach of others, and for the answers.
+    /// Returns the rules for permitted connections between some clients, and for the replies.
     fn grants_between(&self) -> String {
         let interface = &self.interface;
         let mut text = String::new();
@@ -292,7 +294,7 @@ chain to_clients {{
         text
     }
 
-    /// Returns the rules for what some clients reach outside.
+    /// Returns the rules for permitted connections of some clients to other hosts.
     fn grants_outside(&self) -> String {
         let mut text = String::new();
         let outside = self.grants.iter().filter(|grant| !grant.is_between);
@@ -305,8 +307,8 @@ chain to_clients {{
         text
     }
 
-    /// Returns the same for streams, which the hub opens itself: for which client, the data plane
-    /// has checked.
+    /// Returns the same rules for streams, whose connections the hub opens itself: the data plane
+    /// has checked the client.
     fn grants_of_streams(&self) -> String {
         let mut lines = BTreeSet::new();
         let outside = self.grants.iter().filter(|grant| !grant.is_between);
@@ -318,7 +320,7 @@ chain to_clients {{
         lines.into_iter().collect()
     }
 
-    /// What goes out under the hub's address beside the pools.
+    /// Returns the rules for sources outside the pools that are translated to the hub's address.
     fn lending(&self) -> String {
         let hidden = self.subnets.iter().filter(|subnet| subnet.is_hidden);
         let hidden: Vec<_> = hidden.map(|subnet| subnet.net).collect();
@@ -328,7 +330,8 @@ chain to_clients {{
         masquerade(&self.interface, &hidden, &self.lent)
     }
 
-    /// Says for which queue of the interface packets to subnets are: their addresses do not tell.
+    /// Assigns packets to subnets to a queue of the interface, since their addresses do not
+    /// determine it.
     fn queues(&self) -> String {
         let rule = |LedSubnet { net, queue, .. }: &LedSubnet| {
             let (ip, mark) = (family(net.address), queue_mark((*queue)?));
@@ -352,7 +355,7 @@ chain to_clients {{
         self.ports.iter().map(rule).collect()
     }
 
-    /// Where the ports of clients lead.
+    /// Returns the rules for forwarded ports of clients.
     fn translation(&self) -> String {
         if self.ports.is_empty() {
             return String::new();
@@ -368,8 +371,8 @@ chain to_clients {{
         format!("chain dstnat {{\n  type nat hook prerouting priority dstnat; policy accept;\n{rules}}}\n")
     }
 
-    /// Whether something that a client asked for may go to that address outside: neither to this
-    /// hub's clients nor to a private network that is not named.
+    /// Returns whether a client's request may reach that external address: it is neither one of
+    /// this hub's clients nor in a private network that is not allowed.
     #[must_use]
     pub fn allows(&self, to: IpAddr) -> bool {
         let to = to.to_canonical();
@@ -386,9 +389,8 @@ chain to_clients {{
     }
 }
 
-/// The chain with which a hub lends its address to networks behind its interface: the one of
-/// `addresses` that is of the network's family, and otherwise the first of the interface that a
-/// packet leaves by.
+/// Returns the chain that translates sources behind the hub's interface to its address: the one of
+/// `addresses` of the network's family, or else the first address of the output interface.
 #[must_use]
 pub fn masquerade(interface: &str, nets: &[Net], addresses: &[IpAddr]) -> String {
     let rule = |net: &Net| {
@@ -404,13 +406,13 @@ pub fn masquerade(interface: &str, nets: &[Net], addresses: &[IpAddr]) -> String
     format!("chain postrouting {{\n  type nat hook postrouting priority srcnat; policy accept;\n{rules}}}\n")
 }
 
-/// The mark of a connection that a client began with a code point that says what it needs: "HA",
-/// and the code point in the lower half.
+/// Mark of a connection that a client opened with a DSCP, which is in the lower half. Source: "HA"
+/// in the upper half.
 const ASKED: u32 = 0x4841_0000;
-/// The upper half of a mark.
+/// Upper half of a mark. Source: the bits of [`ASKED`].
 const ASKED_MASK: u32 = 0xffff_0000;
 
-/// One rule each: networks may overlap.
+/// Returns one rule for each network: networks may overlap.
 fn rules(which: &str, nets: &[Net], verdict: &str) -> String {
     let rule = |net: &Net| format!("  {} {which} {net} {verdict}\n", family(net.address));
     nets.iter().map(rule).collect()

@@ -1,16 +1,17 @@
-//! The journal of system changes: what has to be undone, on disk before it is done.
+//! Journal of system changes: each change is recorded on disk before it is made, so that it can be
+//! undone.
 //!
-//! A change that outlives the process (a routing rule, an nftables table, a sysctl) is entered
-//! first and made then. Whoever undoes (the process at its end, its next start, `hawser down`) goes
-//! through the entries backwards; undoing what was never done is harmless. What hangs on the TUN
-//! interface (addresses, routes) ends with it and is not entered.
+//! A change that outlives the process (a routing rule, an nftables table, a sysctl) is recorded
+//! first and then made. The process at its end, its next start, or `hawser down` undoes the entries
+//! in reverse order; undoing a change that was never made is harmless. State of the TUN interface
+//! (addresses, routes) is removed with it and is not recorded.
 //!
-//! The file has a line of JSON for each entry, under one that names its format and the boot of the
-//! machine in which they were made. It is replaced as a whole: written beside, flushed, renamed,
-//! and the directory flushed, so a crash leaves the state before or after. A line that this version
-//! cannot read (of a newer version, or harmed by the disk) is kept as it is: it says of a change
-//! that somebody has to undo. Processes of another boot are forgotten: others may have their
-//! numbers. All else is undone whenever it was done, because boots look different from within
+//! The file has one line of JSON per entry, after one with its format and the boot id of the
+//! machine. It is replaced as a whole: written to a temporary file, flushed, renamed, and the
+//! directory flushed, so a crash leaves the state before or after. A line that this version cannot
+//! parse (of a newer version, or damaged by the disk) is preserved: it describes a change that must
+//! be undone. Processes of another boot are dropped, because other processes may have their ids.
+//! All other entries are undone regardless of their boot, because boot ids differ inside
 //! containers.
 
 use std::fs::{self, File};
@@ -24,20 +25,20 @@ use serde_json::Value;
 
 use crate::process::Process;
 
-/// One change.
+/// Recorded change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Entry {
     /// A routing rule.
     Rule {
-        /// Which one.
+        /// Rule.
         rule: Rule,
-        /// For IPv6, otherwise IPv4.
+        /// Family: IPv6, otherwise IPv4.
         ipv6: bool,
     },
     /// The routing rule of the table of near destinations.
     NearRule {
-        /// For IPv6, otherwise IPv4.
+        /// Family: IPv6, otherwise IPv4.
         ipv6: bool,
     },
     /// The routing rules of the table of uplinks.
@@ -47,40 +48,42 @@ pub enum Entry {
     },
     /// The tables of near destinations and of uplinks.
     NearTable,
-    /// Rules and route of the kill switch, by which nothing leads past the tunnel.
+    /// Rules and route of the kill switch, which block traffic outside the tunnel.
     Block {
-        /// For IPv6, otherwise IPv4.
+        /// Family: IPv6, otherwise IPv4.
         ipv6: bool,
     },
-    /// The route that says that nothing leads out (direct mode, while no network is there).
+    /// The unreachable route of direct mode while no network is present.
     ClosedTunnel {
-        /// For IPv6, otherwise IPv4.
+        /// Family: IPv6, otherwise IPv4.
         ipv6: bool,
     },
     /// The routing rule that sends marked flows to the table of a network (direct mode).
     MarkRule {
         /// The network's number.
         number: u8,
-        /// For IPv6, otherwise IPv4.
+        /// Family: IPv6, otherwise IPv4.
         ipv6: bool,
     },
-    /// The routing rule that sends what has a network's own address to its table (direct mode).
+    /// The routing rule that sends packets with a network's own source address to its table (direct
+    /// mode).
     SourceRule {
         /// The address.
         address: IpAddr,
         /// The network's number.
         number: u8,
     },
-    /// The routing table of a network (direct mode); number 0: of a hub's addresses inside of GRE.
+    /// The routing table of a network (direct mode); number 0 is that of a hub's addresses inside
+    /// GRE.
     NetworkTable {
         /// The network's number.
         number: u8,
     },
-    /// The routing rule for a hub's addresses inside of GRE (members without Hawser).
+    /// The routing rule for a hub's addresses inside GRE (members without Hawser).
     MemberRule,
-    /// The routing rule for subflows that have no address yet (direct mode).
+    /// The routing rule for subflows without a source address (direct mode).
     MultipathRule {
-        /// For IPv6, otherwise IPv4.
+        /// Family: IPv6, otherwise IPv4.
         ipv6: bool,
     },
     /// An address from which MPTCP starts subflows (direct mode).
@@ -88,35 +91,35 @@ pub enum Entry {
         /// The address.
         address: IpAddr,
     },
-    /// How many more subflows an MPTCP connection may have (direct mode).
+    /// Limit of an MPTCP connection's further subflows (direct mode).
     MultipathLimit {
-        /// What it was.
+        /// Value before.
         old: u32,
-        /// What it became.
+        /// Value after.
         new: u32,
     },
     /// A table of the `inet` family in nftables.
     NftTable {
-        /// Its name.
+        /// Name of the table.
         table: String,
     },
     /// A bridge of Open vSwitch (direct mode).
     Bridge {
-        /// Its name.
+        /// Name of the object.
         name: String,
     },
     /// A device that no longer joins the packets it receives (direct mode with Open vSwitch).
     FramesApart {
-        /// Its name.
+        /// Name of the device.
         device: String,
     },
     /// A kernel setting.
     Sysctl {
-        /// Its path below `/proc/sys`.
+        /// Path below `/proc/sys`.
         key: String,
-        /// What it was.
+        /// Value before.
         old: String,
-        /// What it became.
+        /// Value after.
         new: String,
     },
     /// The resolvers of an interface.
@@ -124,13 +127,13 @@ pub enum Entry {
         /// The interface.
         interface: String,
     },
-    /// An address by DHCP, with its default route.
+    /// A DHCP address, with its default route.
     Lease {
         /// The interface.
         interface: String,
         /// The address.
         address: Ipv4Addr,
-        /// The length of its subnet's prefix, bits.
+        /// Prefix length of its subnet, bits.
         prefix: u8,
     },
     /// A station interface on a Wi-Fi card.
@@ -138,9 +141,9 @@ pub enum Entry {
         /// The interface.
         interface: String,
     },
-    /// A program that is to end with the daemon.
+    /// A program that must end with the daemon.
     Process {
-        /// Which one.
+        /// Process that holds it.
         process: Process,
     },
 }
@@ -149,11 +152,12 @@ pub enum Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
-    /// Renewals of leases: the main table.
+    /// Sends renewals of leases to the main table.
     Lease,
-    /// The main table first, but not its default route: what is near stays near.
+    /// Consults the main table first, without its default route, so that local destinations stay
+    /// local.
     Near,
-    /// Everything that is not marked as outer traffic: the tunnel.
+    /// Sends traffic that is not marked as outer traffic into the tunnel.
     Tunnel,
 }
 
@@ -162,8 +166,8 @@ pub enum Rule {
 struct Header {
     /// The version of the format.
     journal: u32,
-    /// The boot of the machine in which the entries were made; absent where the kernel does not
-    /// say.
+    /// Boot id of the machine when the entries were written; absent if the kernel does not provide
+    /// it.
     boot: Option<String>,
 }
 
@@ -178,7 +182,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The journal in the file `path`, with what a crash left in it.
+    /// Opens the journal in the file `path`, including entries left by a crash.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -198,8 +202,7 @@ impl Journal {
             boot,
         };
         if let Ok(entries) = serde_json::from_slice::<Vec<Value>>(&bytes) {
-            // The first format: an array of entries, of which nobody knows in which boot they were
-            // made.
+            // The first format: an array of entries without their boot.
             for entry in entries {
                 journal.read(entry.to_string().as_bytes());
             }
@@ -220,7 +223,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Takes a line as an entry if nothing of it would be lost.
+    /// Accepts a line as an entry if it is represented without a loss.
     fn read(&mut self, line: &[u8]) {
         let read = serde_json::from_slice::<Value>(line).ok().and_then(|value| {
             let entry: Entry = serde_json::from_value(value.clone()).ok()?;
@@ -232,22 +235,23 @@ impl Journal {
         }
     }
 
-    /// The entries, oldest first.
+    /// Returns the entries, oldest first.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// How many lines say of changes that this version does not know. They stay in the file.
+    /// Returns the number of lines about changes that this version does not know. They stay in the
+    /// file.
     #[must_use]
     pub fn unknown(&self) -> usize {
         self.unknown.len()
     }
 
-    /// Enters a change that is about to be made.
+    /// Records a change that is about to be made.
     ///
     /// # Errors
-    /// The disk refuses: the change must not be made.
+    /// The file cannot be written: the change must not be made.
     pub fn enter(&mut self, entry: Entry) -> io::Result<()> {
         if self.entries.contains(&entry) {
             return Ok(());
@@ -260,10 +264,10 @@ impl Journal {
         saved
     }
 
-    /// Takes out an entry that has been undone. The file goes with the last one.
+    /// Removes an entry that was undone. The file is removed with the last one.
     ///
     /// # Errors
-    /// The disk refuses: undoing will be tried again, which is harmless.
+    /// The file cannot be written: the change will be undone again, which is harmless.
     pub fn strike(&mut self, entry: &Entry) -> io::Result<()> {
         self.entries.retain(|e| e != entry);
         if self.entries.is_empty() && self.unknown.is_empty() {
@@ -277,15 +281,15 @@ impl Journal {
 
     fn save(&self) -> io::Result<()> {
         let fresh = self.path.with_extension("new");
-        let saved = self.save_by_way_of(&fresh);
+        let saved = self.save_through(&fresh);
         if saved.is_err() {
-            // On a full disk the room is needed.
+            // On a full disk the space is needed.
             let _ = fs::remove_file(&fresh);
         }
         saved
     }
 
-    fn save_by_way_of(&self, fresh: &Path) -> io::Result<()> {
+    fn save_through(&self, fresh: &Path) -> io::Result<()> {
         match fs::remove_file(fresh) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -323,13 +327,13 @@ impl Journal {
     }
 }
 
-/// Which boot of the machine this is.
+/// Returns the machine's current boot id.
 fn boot() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().to_owned())
 }
 
-/// The first one, an array, had no number.
+/// Version of the format. Source: the second one; the first, an array, had no number.
 const FORMAT: u32 = 2;
 
 #[cfg(test)]

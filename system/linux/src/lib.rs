@@ -7,6 +7,7 @@ pub mod confine;
 pub mod conntrack;
 pub mod conversion;
 pub mod desired;
+pub mod device_path;
 pub mod direct;
 pub mod echo;
 pub mod firewalls;
@@ -16,6 +17,7 @@ pub mod hwsim;
 pub mod inbound;
 pub mod isolation;
 pub mod journal;
+pub mod lan_devices;
 pub mod links;
 pub mod memory;
 pub mod mptcp;
@@ -25,6 +27,7 @@ pub mod netns;
 mod nft;
 mod offload;
 pub mod outer_port;
+pub mod parcel;
 pub mod process;
 pub mod queues;
 pub mod resolving;
@@ -43,12 +46,12 @@ pub mod wireless;
 
 pub use system::switch;
 
-/// The number of an ioctl as the C library takes it: glibc as an `unsigned long`, musl as an `int`.
+/// Converts an ioctl number to the C library's type: `unsigned long` in glibc, `int` in musl.
 const fn ioctl_request(number: u32) -> libc::Ioctl {
     number as libc::Ioctl
 }
 
-/// What a system call says that returns a number below zero when it fails.
+/// Converts the result of a system call that is negative on failure.
 fn check(result: libc::c_int) -> std::io::Result<()> {
     if result < 0 {
         Err(std::io::Error::last_os_error())

@@ -1,7 +1,6 @@
-//! Links between two boxes of one network: which of them can be used, sockets on them, and bridges.
+//! Links between two devices on one network: detection of usable ones, their sockets, and bridges.
 //!
-//! A link needs no address but the one that the kernel gives it by itself: the link-local one of
-//! IPv6.
+//! A link needs no address other than the IPv6 link-local one that the kernel assigns.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddrV6, UdpSocket};
@@ -16,64 +15,64 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::udp::keep_outside;
 
-/// A link that can be used.
+/// A usable link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The interface's name.
     pub name: String,
-    /// Its index.
+    /// Interface index.
     pub index: u32,
-    /// Its link-local address.
+    /// Link-local address.
     pub address: Ipv6Addr,
-    /// Its MTU, bytes of IP packet.
+    /// MTU, bytes of IP packet.
     pub mtu: u32,
 }
 
-/// An interface, as far as bridges and links are concerned.
+/// Properties of an interface that concern bridges and links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// Its index.
+    /// Interface index.
     pub index: u32,
-    /// Its MTU, bytes of IP packet.
+    /// MTU, bytes of IP packet.
     pub mtu: u32,
-    /// Whether it is up and has a carrier.
+    /// Set if the interface is up and has a carrier.
     pub is_running: bool,
-    /// The index of the bridge (or bond) that it is a port of.
+    /// Index of the bridge (or bond) of which it is a port.
     pub controller: Option<u32>,
-    /// Of a bridge: whether it runs its spanning tree protocol.
+    /// Set for a bridge: whether it runs the spanning tree protocol.
     pub bridge: Option<bool>,
 }
 
-/// Asks the kernel for interfaces.
+/// Queries the kernel for interfaces.
 #[derive(Clone)]
 pub struct Interfaces {
     handle: Handle,
 }
 
 impl Interfaces {
-    /// Must be called within a tokio runtime.
+    /// Opens a netlink socket. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// No netlink socket is to be had.
+    /// No netlink socket is available.
     pub fn open() -> io::Result<Self> {
         let (connection, handle, _) = rtnetlink::new_connection()?;
         crate::tasks::spawn(connection);
         Ok(Self { handle })
     }
 
-    /// All there are.
+    /// Returns all interfaces.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not answer.
     pub async fn list(&self) -> io::Result<Vec<Interface>> {
         let links = self.handle.link().get().execute();
         let links: Vec<LinkMessage> = links.try_collect().await.map_err(io::Error::other)?;
         Ok(links.iter().filter_map(interface).collect())
     }
 
-    /// The links among `names` that are up and have a link-local address that is ready.
+    /// Returns the links among `names` that are up and have a usable link-local address.
     ///
     /// # Errors
     /// As for [`list`](Self::list).
@@ -82,7 +81,7 @@ impl Interfaces {
         let addresses: Vec<AddressMessage> = addresses.try_collect().await.map_err(io::Error::other)?;
         let running = self.list().await?.into_iter();
         let running = running.filter(|one| one.is_running && names.contains(&one.name));
-        // A device may have several such addresses: the first is the one that the kernel made.
+        // A device may have several such addresses: the first is the one assigned by the kernel.
         let link = |one: Interface| {
             let mut own = addresses
                 .iter()
@@ -131,7 +130,7 @@ fn runs_spanning_tree(info: &LinkInfo) -> bool {
     settings.iter().any(is_on)
 }
 
-/// The address of a message, if it is link-local and neighbours may be spoken to from it.
+/// Returns the address of a message, if it is link-local and usable as a source.
 fn link_local(message: &AddressMessage) -> Option<Ipv6Addr> {
     let not_ready = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
     if message.header.scope != AddressScope::Link || message.header.flags.intersects(not_ready) {
@@ -145,10 +144,10 @@ fn link_local(message: &AddressMessage) -> Option<Ipv6Addr> {
     })
 }
 
-/// Opens the UDP port of a link: packets come and go by the link alone.
+/// Opens a UDP port bound to a link: packets are received and sent over this link only.
 ///
 /// # Errors
-/// The link is gone, the port is taken, or rights are missing.
+/// The link was removed, the port is in use, or privileges are missing.
 pub fn open_port(link: &str, port: u16) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP))?;
     keep_outside(&socket, Some(link))?;
@@ -158,7 +157,7 @@ pub fn open_port(link: &str, port: u16) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Opens the UDP port of a link for datagrams to a multicast group too.
+/// Opens a UDP port of a link that also receives datagrams to a multicast group.
 ///
 /// # Errors
 /// As [`open_port`].
@@ -199,7 +198,7 @@ mod tests {
                 let interfaces = Interfaces::open()?;
                 let names = ["eth1", "eth2"].map(str::to_owned);
                 let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-                // Whether another host has the address takes a second or two to find out.
+                // Duplicate address detection takes 1 s to 2 s.
                 let mut usable = Vec::new();
                 while usable.is_empty() && std::time::Instant::now() < deadline {
                     usable = interfaces.usable(&names).await?;

@@ -1,12 +1,12 @@
-//! How the allocator of the C library treats memory that is free again.
+//! Settings of the C library's allocator for freed memory.
 
-/// Large blocks are mapped one by one, so that what a session held goes back to the system when it
-/// ends.
+/// Allocates large blocks as separate mappings, so that the memory of a session returns to the
+/// system when it ends.
 ///
-/// By default glibc raises the size from which it does so to that of the largest block that was
-/// freed (mallopt(3), `M_MMAP_THRESHOLD`). Tables of sessions then lie between small blocks that
-/// stay: 700 sessions one after another, with 17 MB in use, left a hub with 60 MB, and with this
-/// 38 MB. No block is allocated for a packet, so the calls to the kernel cost nothing on its way.
+/// By default glibc raises the threshold for separate mappings to the size of the largest freed
+/// block (mallopt(3), `M_MMAP_THRESHOLD`). Tables of sessions are then placed between small blocks
+/// that stay: after 700 sessions in sequence, with 17 MB in use, a hub occupied 60 MB, and 38 MB
+/// with this setting. Packets cause no allocations, so the system calls do not delay packets.
 pub fn return_large_blocks() {
     #[cfg(target_env = "gnu")]
     // SAFETY: a parameter that mallopt knows, with a value in its range. A refusal changes nothing.
@@ -15,16 +15,17 @@ pub fn return_large_blocks() {
     }
 }
 
-/// From here on a block is large. Half of glibc's default.
+/// Size from which a block is large. Source: mallopt(3), half of the default of `M_MMAP_THRESHOLD`,
+/// 128 KiB.
 #[cfg(target_env = "gnu")]
 const LARGE_BYTES: libc::c_int = 64 * 1024;
 
-/// Gives what lies free between blocks in use back to the system, on a thread of its own.
+/// Returns unused memory between blocks in use to the system, on a separate thread.
 ///
-/// The C library keeps it otherwise: a client that had carried 200 flows over lines of 20 and 10
-/// Mbit/s kept 9.6 MB of its own, and keeps 4.2 MB with this (`malloc_trim(3)`; musl gives free
-/// memory back by itself). A walk took 9 ms for a heap of 80 MB of which little was in use: too
-/// long for a thread that carries packets. A call while another walks does nothing.
+/// Otherwise the C library retains it: after transferring 200 flows over lines of 20 Mbit/s and 10
+/// Mbit/s, a client occupied 9.6 MB, and 4.2 MB with this call (`malloc_trim(3)`; musl returns free
+/// memory by itself). A run took 9 ms for a heap of 80 MB of which little was in use, which is too
+/// long for a thread that transfers packets. A call while another one is running has no effect.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     {
@@ -47,7 +48,7 @@ pub fn give_back() {
     }
 }
 
-/// Of the thread that walks over the heap: four times the least that a thread may have
-/// (`PTHREAD_STACK_MIN` on x86-64), of which the walk touches a page or two. Units: bytes.
+/// Stack of the thread that walks the heap, of which the walk touches a page or two. Source: four
+/// times the minimum of a thread, `PTHREAD_STACK_MIN` of 16 KiB on x86-64. Units: bytes.
 #[cfg(target_env = "gnu")]
 const STACK: usize = 64 * 1024;

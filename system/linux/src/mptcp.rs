@@ -1,10 +1,10 @@
-//! The kernel's path manager of MPTCP: from which addresses connections may have subflows, and how
-//! many.
+//! MPTCP path manager of the kernel: the addresses from which connections start subflows, and their
+//! limits.
 //!
-//! Over generic netlink, as bytes: the crate for it (`mptcp-pm`) only reads. Scope: endpoints from
-//! which subflows start (RFC 8684 section 3.2), their backup flag, and the limits; all of the
-//! calling thread's network namespace. Limitations: endpoints with ports, and those that are
-//! announced to the other side, are shown and not made.
+//! Uses generic netlink as bytes, because the crate for it (`mptcp-pm`) only reads. Scope:
+//! endpoints from which subflows start (RFC 8684 section 3.2), their backup flag, and the limits;
+//! all of the calling thread's network namespace. Limitations: endpoints with ports, and those
+//! announced to the peer, are shown but cannot be created.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,31 +13,31 @@ use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 
 use crate::netlink_bytes::{DONE, ERROR, NESTED, attribute, find, framed, messages, outcome};
 
-/// How many endpoints the kernel keeps at most, and how many more subflows a connection may have
-/// beside its first.
-pub const MOST_ENDPOINTS: usize = 8;
+/// Maximum number of the kernel's endpoints, and of a connection's additional subflows. Source:
+/// `MPTCP_PM_ADDR_MAX` of net/mptcp/pm_netlink.c of Linux.
+pub const MAX_ENDPOINTS: usize = 8;
 
 /// An address from which subflows start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The address.
     pub address: IpAddr,
-    /// Its device by index; 0: whichever the routes say.
+    /// Interface index; 0 if the routes choose the interface.
     pub device: u32,
-    /// The other side is asked to use it only when no other subflow is left.
+    /// Set if the peer is requested to use it only if no other subflow is left.
     pub is_backup: bool,
 }
 
-/// Of each connection.
+/// Limits of each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Subflows beside the first.
+    /// Maximum number of additional subflows.
     pub subflows: u32,
-    /// Addresses of the other side that lead to new subflows.
+    /// Maximum number of accepted addresses of the peer.
     pub accepted: u32,
 }
 
-/// A way to the path manager.
+/// A connection to the path manager.
 #[derive(Debug)]
 pub struct PathManager {
     socket: Socket,
@@ -45,7 +45,7 @@ pub struct PathManager {
 }
 
 impl PathManager {
-    /// Opens it.
+    /// Opens a connection.
     ///
     /// # Errors
     /// `NotFound`: this kernel has no MPTCP.
@@ -64,7 +64,7 @@ impl PathManager {
         Ok(manager)
     }
 
-    /// All endpoints, whoever made them.
+    /// Returns the endpoints of all programs.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -73,20 +73,20 @@ impl PathManager {
         Ok(found.iter().filter_map(|body| Some(endpoint(body)?.0)).collect())
     }
 
-    /// Lets subflows start there, of connections that are there too.
+    /// Adds an endpoint; existing connections also start subflows from it.
     ///
     /// # Errors
-    /// `EEXIST`: the address is one already. `ERANGE`: there are too many.
+    /// `EEXIST`: the endpoint exists already. `ERANGE`: there are too many.
     pub fn add(&self, endpoint: &Endpoint) -> io::Result<()> {
         let mut inside = named(endpoint.address);
         inside.extend(attribute(FLAGS, &flags(endpoint.is_backup).to_ne_bytes()));
         if endpoint.device != 0 {
             inside.extend(attribute(DEVICE, &endpoint.device.to_ne_bytes()));
         }
-        self.tell(ADD_ADDRESS, &attribute(ADDRESS | NESTED, &inside))
+        self.command_manager(ADD_ADDRESS, &attribute(ADDRESS | NESTED, &inside))
     }
 
-    /// Ends the subflows from there, and lets no more start; an address that is none is as good.
+    /// Removes an endpoint, and ends its subflows; not an error if it does not exist.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -98,24 +98,24 @@ impl PathManager {
         };
         let mut inside = named(address);
         inside.extend(attribute(ID, &[id]));
-        match self.tell(DELETE_ADDRESS, &attribute(ADDRESS | NESTED, &inside)) {
+        match self.command_manager(DELETE_ADDRESS, &attribute(ADDRESS | NESTED, &inside)) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             other => other,
         }
     }
 
-    /// Makes an endpoint a backup or an equal, for connections that are there too.
+    /// Sets or clears the backup flag of an endpoint, also for existing connections.
     ///
     /// # Errors
-    /// `EINVAL`: it is none.
+    /// `EINVAL`: there is no such endpoint.
     pub fn set_backup(&self, address: IpAddr, is_backup: bool) -> io::Result<()> {
         let mut inside = named(address);
         let flags = if is_backup { BACKUP } else { 0 };
         inside.extend(attribute(FLAGS, &flags.to_ne_bytes()));
-        self.tell(SET_FLAGS, &attribute(ADDRESS | NESTED, &inside))
+        self.command_manager(SET_FLAGS, &attribute(ADDRESS | NESTED, &inside))
     }
 
-    /// The limits.
+    /// Returns the limits.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -134,21 +134,21 @@ impl PathManager {
         })
     }
 
-    /// Sets the limits, for connections that begin.
+    /// Sets the limits for new connections.
     ///
     /// # Errors
-    /// Rights (`CAP_NET_ADMIN`) are missing, or more is asked for than [`MOST_ENDPOINTS`].
+    /// Privileges (`CAP_NET_ADMIN`) are missing, or a limit exceeds [`MAX_ENDPOINTS`].
     pub fn set_limits(&self, limits: Limits) -> io::Result<()> {
         let mut body = attribute(ACCEPTED, &limits.accepted.to_ne_bytes());
         body.extend(attribute(SUBFLOWS, &limits.subflows.to_ne_bytes()));
-        self.tell(SET_LIMITS, &body)
+        self.command_manager(SET_LIMITS, &body)
     }
 
-    fn tell(&self, command: u8, attributes: &[u8]) -> io::Result<()> {
+    fn command_manager(&self, command: u8, attributes: &[u8]) -> io::Result<()> {
         self.ask(command, 0, attributes).map(drop)
     }
 
-    /// The attributes of each answer.
+    /// Sends a request, and returns the attributes of each answer.
     fn ask(&self, command: u8, flags: i32, attributes: &[u8]) -> io::Result<Vec<Vec<u8>>> {
         let mut body = vec![command, VERSION, 0, 0];
         body.extend(attributes);
@@ -161,7 +161,7 @@ impl PathManager {
                 match kind {
                     DONE => return Ok(answers),
                     ERROR => return outcome(body).map(|()| answers),
-                    // Behind the generic header.
+                    // The attributes follow the generic header.
                     _ => answers.extend(body.get(4..).map(ToOwned::to_owned)),
                 }
             }
@@ -169,7 +169,7 @@ impl PathManager {
     }
 }
 
-/// Family and address, as the kernel names an endpoint.
+/// Returns the attributes of family and address, which identify an endpoint.
 fn named(address: IpAddr) -> Vec<u8> {
     let (family, kind, bytes) = match address {
         IpAddr::V4(v4) => (libc::AF_INET, ADDRESS_V4, v4.octets().to_vec()),
@@ -184,7 +184,7 @@ fn flags(is_backup: bool) -> u32 {
     if is_backup { SUBFLOW | BACKUP } else { SUBFLOW }
 }
 
-/// An endpoint and its id.
+/// Parses an endpoint and its id.
 fn endpoint(body: &[u8]) -> Option<(Endpoint, u8)> {
     let inside = find(body, ADDRESS)?;
     let v4 = find(inside, ADDRESS_V4).and_then(|value| value.first_chunk::<4>());

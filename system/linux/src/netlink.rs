@@ -1,10 +1,10 @@
-//! Networks: which ways out the machine has, and when that changes.
+//! Networks (uplinks) of the machine, and their changes.
 //!
 //! A network is an interface that is up, has carrier, a global address and a default route of that
-//! address's family: of the main table, or, where it has none there, of another one, to a router on
+//! address's family: in the main table, or, if it has none there, in another one with a router on
 //! its link (policy routing, as with `use-routes: false` of netplan). The kernel announces every
-//! change of links, addresses and routes; each burst of announcements leads to one full look, so
-//! nothing depends on their order, and a lost one (the kernel's queue is bounded) costs nothing.
+//! change of links, addresses and routes; each burst of announcements causes one full read, so
+//! nothing depends on their order.
 
 mod counters;
 mod default_routes;
@@ -31,7 +31,7 @@ use tokio::task::JoinHandle;
 use crate::desired::{MAIN_TABLE, OWN_PROTOCOL};
 use default_routes::{default_routes, leads_to_link};
 
-/// One way out of the machine.
+/// Uplink of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
     /// The interface's name.
@@ -40,16 +40,16 @@ pub struct Network {
     pub index: u32,
     /// The interface's MTU, bytes of IP packet.
     pub mtu: u32,
-    /// Its global addresses with their prefix lengths, in the kernel's order.
+    /// Global addresses with their prefix lengths, in the kernel's order.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Its IPv4 default route, if it has one.
+    /// Default route of IPv4, if any.
     pub v4: Option<NextHop>,
-    /// Its IPv6 default route, if it has one.
+    /// Default route of IPv6, if any.
     pub v6: Option<NextHop>,
 }
 
 impl Network {
-    /// Whether packets of that family can leave here.
+    /// Returns whether the network supports an address family.
     #[must_use]
     pub fn carries(&self, ipv6: bool) -> bool {
         if ipv6 {
@@ -60,40 +60,58 @@ impl Network {
     }
 }
 
-/// A device that is a network, or becomes one when it gets an address.
+/// Addresses of the IPv4 side of a translator on this machine. Source: RFC 7335 section 3.
+const SERVICE_CONTINUITY: (Ipv4Addr, u8) = (Ipv4Addr::new(192, 0, 0, 0), 29);
+
+/// Returns whether the interface is the IPv4 side of a translator to IPv6 on this machine (CLAT of
+/// 464XLAT, RFC 6877): its packets leave over another network, as IPv6.
+///
+/// A telephone that shares its network may assign such an address too, but has a gateway.
+/// `has_hardware` states whether a device is behind the interface: a modem may be a translator.
+#[must_use]
+pub fn is_translator(network: &Network, has_hardware: bool) -> bool {
+    let is_plain = network.v4 == Some(NextHop::Device) && network.v6.is_none() && !has_hardware;
+    let (prefix, length) = SERVICE_CONTINUITY;
+    let continuity = Net::new(prefix, length);
+    let mut addresses = network.addresses.iter().filter(|(address, _)| address.is_ipv4());
+    is_plain
+        && (network.name.starts_with("clat") || addresses.any(|(address, _)| continuity.contains(*address)))
+}
+
+/// A device that is a network, or becomes one with an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// Its index.
+    /// Interface index.
     pub index: u32,
-    /// Whether it is up and has carrier.
+    /// Set if the interface is up and has carrier.
     pub has_carrier: bool,
-    /// Its global IPv4 addresses.
+    /// Global IPv4 addresses.
     pub addresses: Vec<Ipv4Addr>,
 }
 
-/// Where a default route leads.
+/// Next hop of a default route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHop {
     /// Through a router.
     Gateway(IpAddr),
-    /// Straight out of the device.
+    /// Directly through the device.
     Device,
 }
 
-/// What became of a network.
+/// Change of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is new.
+    /// New network.
     Added(Network),
-    /// It has another address, gateway, index or MTU.
+    /// Changed address, gateway, index or MTU.
     Changed(Network),
-    /// It is gone.
+    /// Removed network.
     Removed(String),
 }
 
-/// What leads from one set of networks to the next, removals first.
+/// Returns the changes from one set of networks to the next, removals first.
 #[must_use]
 pub fn changes(before: &[Network], after: &[Network]) -> Vec<Change> {
     let find = |list: &[Network], name: &str| list.iter().find(|n| n.name == name).cloned();
@@ -109,31 +127,31 @@ pub fn changes(before: &[Network], after: &[Network]) -> Vec<Change> {
     changes
 }
 
-/// Why the networks cannot be watched.
+/// Reason why the networks cannot be watched.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WatchError {
-    /// No netlink socket is to be had.
+    /// No netlink socket is available.
     #[error("cannot open a netlink socket")]
     Socket(#[from] io::Error),
     /// The kernel does not answer.
-    #[error("the kernel does not list its networks")]
+    #[error("cannot list the networks of the kernel")]
     List(#[from] rtnetlink::Error),
-    /// The netlink socket broke.
-    #[error("the netlink socket broke")]
+    /// The netlink socket has failed.
+    #[error("the netlink socket has failed")]
     Ended,
 }
 
-/// Watches networks, devices or destinations on links, in a task of its own.
+/// Watches networks, devices or destinations on links, in a separate task.
 ///
-/// A look takes several questions to the kernel; whoever waits for it may be called away in
-/// between, and nothing must be lost then.
+/// One read takes several requests to the kernel. Because callers may be cancelled while they wait,
+/// the task ensures that no change is lost.
 pub struct Watch<T = Network> {
     looks: mpsc::Receiver<Result<Vec<T>, WatchError>>,
     task: JoinHandle<()>,
 }
 
-/// The announcements after which networks, and what is on their links, are listed again.
+/// Multicast groups whose messages cause networks and their links to be read again.
 const LINKS_ADDRESSES_ROUTES: [MulticastGroup; 5] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,
@@ -175,21 +193,21 @@ impl Watch<Net> {
     }
 }
 
-/// A look at everything of one sort.
-type Look<T> = fn(&Handle) -> BoxFuture<'_, Result<Vec<T>, WatchError>>;
+/// Reads all objects of one kind.
+type ReadAll<T> = fn(&Handle) -> BoxFuture<'_, Result<Vec<T>, WatchError>>;
 
 impl<T: Clone + PartialEq + Send + Sync + 'static> Watch<T> {
-    fn over(groups: &[MulticastGroup], look: Look<T>) -> Result<Self, WatchError> {
-        // The socket of the questions joins no group. An announcement carries the sequence number
-        // of the request that caused it, of whichever program, and where both arrive on one socket
-        // it is taken for the answer to the question of the same number.
+    fn over(groups: &[MulticastGroup], look: ReadAll<T>) -> Result<Self, WatchError> {
+        // The request socket joins no group. A notification has the sequence number of the request
+        // that caused it, even of another program; on a shared socket it would be mistaken for the
+        // answer to our request with the same number.
         let (listening, _, messages) = rtnetlink::new_multicast_connection(groups)?;
         let (asking, handle, _) = rtnetlink::new_connection()?;
         crate::tasks::spawn(listening);
         crate::tasks::spawn(asking);
         let (tell, looks) = mpsc::channel(1);
         let task = crate::tasks::spawn(async move {
-            // An error ends the watch, or nobody listens any more.
+            // The watch ends with an error, or when its receiver is dropped.
             if let Err(error) = watch(&handle, look, messages.map(|_| ()), &tell).await {
                 let _ = tell.send(Err(error)).await;
             }
@@ -197,11 +215,10 @@ impl<T: Clone + PartialEq + Send + Sync + 'static> Watch<T> {
         Ok(Self { looks, task })
     }
 
-    /// What there is: at once the first time, then whenever it has changed. May be dropped while it
-    /// waits.
+    /// Returns the current state: at once for the first call, then after each change. Cancel safe.
     ///
     /// # Errors
-    /// [`WatchError`]: the watch is of no more use.
+    /// [`WatchError`]: the watch has ended.
     pub async fn next(&mut self) -> Result<Vec<T>, WatchError> {
         self.looks.recv().await.unwrap_or(Err(WatchError::Ended))
     }
@@ -215,7 +232,7 @@ impl<T> Drop for Watch<T> {
 
 async fn watch<T: Clone + PartialEq>(
     handle: &Handle,
-    look: Look<T>,
+    look: ReadAll<T>,
     mut announcements: impl Stream<Item = ()> + Unpin,
     tell: &mpsc::Sender<Result<Vec<T>, WatchError>>,
 ) -> Result<(), WatchError> {
@@ -234,7 +251,7 @@ async fn watch<T: Clone + PartialEq>(
     }
 }
 
-/// Lists the networks as they are now.
+/// Lists the current networks.
 ///
 /// # Errors
 /// The kernel does not answer.
@@ -303,7 +320,7 @@ pub async fn list(handle: &Handle) -> Result<Vec<Network>, WatchError> {
         .collect())
 }
 
-/// Lists the devices as they are now, but for loopback.
+/// Lists the current devices, except loopback.
 async fn list_devices(handle: &Handle) -> Result<Vec<Device>, WatchError> {
     let mut found = BTreeMap::new();
     let mut links = handle.link().get().execute();
@@ -336,10 +353,10 @@ async fn list_devices(handle: &Handle) -> Result<Vec<Device>, WatchError> {
     Ok(found.into_values().collect())
 }
 
-/// What every interface has received and sent so far, in bytes of frames: name, received, sent.
+/// Returns the name, received bytes and sent bytes of every interface.
 ///
 /// # Errors
-/// `/proc` is not there.
+/// `/proc` is not available.
 pub fn traffic() -> io::Result<Vec<(String, u64, u64)>> {
     let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     let line = |line: &str| {
@@ -347,14 +364,14 @@ pub fn traffic() -> io::Result<Vec<(String, u64, u64)>> {
         let mut counters = counters
             .split_whitespace()
             .map(|counter| counter.parse::<u64>().ok());
-        // Eight counters of what came in, then those of what went out.
+        // The line has eight counters of received packets, then those of sent ones.
         let received = counters.next()??;
         Some((name.trim().to_owned(), received, counters.nth(7)??))
     };
     Ok(text.lines().filter_map(line).collect())
 }
 
-/// The interface of a link that is up and has carrier.
+/// Returns the interface of a link that is up and has carrier.
 fn usable(link: &LinkMessage) -> Option<Network> {
     let flags = link.header.flags;
     if !flags.contains(LinkFlags::Up | LinkFlags::LowerUp) || flags.contains(LinkFlags::Loopback) {
@@ -381,7 +398,7 @@ fn usable(link: &LinkMessage) -> Option<Network> {
     (!network.name.is_empty()).then_some(network)
 }
 
-/// The address, if packets can leave with it.
+/// Returns the address, if it is usable as a global source.
 fn global(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     let unfit =
         AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed | AddressHeaderFlags::Deprecated;
@@ -396,7 +413,8 @@ fn global(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     is_global.then_some((address, message.header.prefix_len))
 }
 
-/// One change of a network comes as a burst of announcements, which is over within this time.
+/// Time within which the announcements of one change of a network end. Source: our choice; a
+/// shorter one reads the addresses of a network before all are there, a longer one delays its use.
 const SETTLE: Duration = Duration::from_millis(20);
 
 async fn list_addresses(handle: &Handle) -> Result<Vec<Net>, WatchError> {
@@ -417,7 +435,24 @@ pub async fn addresses() -> io::Result<Vec<Net>> {
     ask(async |handle| list_addresses(handle).await.map_err(io::Error::other)).await
 }
 
-/// Asks the kernel over a connection that ends with the answer.
+/// Lists the addresses of all interfaces with the name of each.
+///
+/// # Errors
+/// There is no netlink socket, or the kernel does not answer.
+pub async fn named_addresses() -> io::Result<Vec<(String, IpAddr)>> {
+    ask(async |handle| {
+        let mut found = Vec::new();
+        let mut addresses = handle.address().get().execute();
+        while let Some(message) = addresses.try_next().await.map_err(io::Error::other)? {
+            let name = crate::tap::device_name(message.header.index);
+            found.extend(name.zip(own_address(&message)));
+        }
+        Ok(found)
+    })
+    .await
+}
+
+/// Queries the kernel over a connection that is closed after the answer.
 async fn ask<T>(question: impl AsyncFnOnce(&Handle) -> io::Result<T>) -> io::Result<T> {
     let (connection, handle, _) = rtnetlink::new_connection()?;
     let connection = crate::tasks::spawn(connection);
@@ -426,8 +461,8 @@ async fn ask<T>(question: impl AsyncFnOnce(&Handle) -> io::Result<T>) -> io::Res
     answer
 }
 
-/// Names this machine's address in a message of the kernel: on a point-to-point link `Address` is
-/// the far side's.
+/// Returns this machine's address in a message of the kernel: on a point-to-point link, `Address`
+/// is the peer's.
 fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     let local = message.attributes.iter().find_map(|attribute| {
         if let AddressAttribute::Local(local) = attribute {
@@ -439,7 +474,7 @@ fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     local.or_else(|| either_address(message))
 }
 
-/// Reads `Address`: the far side's address on a point-to-point link, elsewhere this machine's.
+/// Returns `Address`: the peer's address on a point-to-point link, otherwise this machine's.
 fn either_address(message: &AddressMessage) -> Option<IpAddr> {
     message.attributes.iter().find_map(|attribute| {
         if let AddressAttribute::Address(either) = attribute {
@@ -450,8 +485,8 @@ fn either_address(message: &AddressMessage) -> Option<IpAddr> {
     })
 }
 
-/// The networks that interfaces are in, each with the interface's index; of a point-to-point link
-/// that of its far side too.
+/// Returns the subnets of all interfaces with the interface's index; for a point-to-point link,
+/// also that of its peer.
 ///
 /// # Errors
 /// The kernel does not answer.
@@ -468,7 +503,7 @@ pub async fn subnets(handle: &Handle) -> Result<Vec<(u32, Net)>, rtnetlink::Erro
     Ok(found)
 }
 
-/// The networks that the interfaces of such names are in.
+/// Returns the subnets of the interfaces selected by name.
 ///
 /// # Errors
 /// There is no netlink socket, or the kernel does not answer.
@@ -509,6 +544,28 @@ mod tests {
     }
 
     #[test]
+    fn a_translator_is_recognised_by_address_or_name() {
+        let of = |name: &str, address: &str, v4| Network {
+            addresses: vec![(address.parse().unwrap(), 32)],
+            v4: Some(v4),
+            ..network(name, 1500)
+        };
+        let clat = of("clat4", "192.0.0.1", NextHop::Device);
+        assert!(is_translator(&clat, false));
+        assert!(!is_translator(&clat, true), "a modem that translates");
+        assert!(is_translator(&of("tun7", "192.0.0.7", NextHop::Device), false));
+        assert!(is_translator(&of("clat", "10.1.2.3", NextHop::Device), false));
+        assert!(!is_translator(&of("tun7", "192.0.0.8", NextHop::Device), false));
+        let telephone = NextHop::Gateway("192.0.0.1".parse().unwrap());
+        assert!(!is_translator(&of("usb0", "192.0.0.2", telephone), false));
+        let both = Network {
+            v6: Some(NextHop::Device),
+            ..clat
+        };
+        assert!(!is_translator(&both, false), "it has IPv6 of its own");
+    }
+
+    #[test]
     fn loopback_has_counters() {
         let list = traffic().unwrap();
         assert!(
@@ -545,8 +602,8 @@ mod tests {
         assert_eq!(near, ["198.51.100.5/32", "198.51.100.9/32", "192.0.2.5/24"]);
     }
 
-    /// Other programs number their requests as the watch does, and the kernel announces what they
-    /// have changed under those numbers.
+    /// Other programs use the same sequence numbers, and the kernel's notifications of their
+    /// changes contain these numbers.
     #[test]
     fn what_others_change_is_no_answer() {
         let Ok(namespace) = crate::netns::Namespace::new() else {

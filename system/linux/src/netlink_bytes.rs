@@ -1,14 +1,14 @@
-//! Netlink messages as bytes, for the families that no maintained crate writes: header, body,
-//! attributes; and questions that the kernel answers at once.
+//! Netlink messages as bytes, for families without a maintained crate: header, body and attributes,
+//! and synchronous requests to the kernel.
 //!
-//! Source: RFC 3549 section 2.3. What the kernel sends is trusted to be well meant, not to be
-//! complete: a message that is cut short is none.
+//! Source: RFC 3549 section 2.3. Messages of the kernel are trusted, but may be truncated: a
+//! truncated message is ignored.
 
 use std::io;
 
 use netlink_sys::{Socket, SocketAddr};
 
-/// A message: netlink header and body.
+/// Returns a message: netlink header and body.
 pub(crate) fn framed(kind: u16, flags: i32, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER + body.len()).expect("messages are short");
     let mut bytes = length.to_ne_bytes().to_vec();
@@ -19,7 +19,7 @@ pub(crate) fn framed(kind: u16, flags: i32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An attribute, filled up to where the next one may begin.
+/// Returns an attribute, padded to the alignment of the next one.
 pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(4 + value.len()).expect("attributes are short");
     let mut bytes = length.to_ne_bytes().to_vec();
@@ -29,7 +29,7 @@ pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The messages of a datagram: type and body.
+/// Returns the messages of a datagram: type and body.
 pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
@@ -40,7 +40,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The attributes of a body: type without flags, and value.
+/// Returns the attributes of a body: type without flags, and value.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
@@ -51,14 +51,14 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// The value of the first attribute of that type.
+/// Returns the value of the first attribute of that type.
 pub(crate) fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(bytes)
         .find(|(kind, _)| *kind == wanted)
         .map(|(_, value)| value)
 }
 
-/// What an error message says; the kernel acknowledges with error zero.
+/// Returns the result in an error message; the kernel acknowledges with error zero.
 pub(crate) fn outcome(body: &[u8]) -> io::Result<()> {
     let code = body
         .first_chunk()
@@ -70,7 +70,7 @@ pub(crate) fn outcome(body: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Asks the kernel, and waits for its answers: the type and the body of each.
+/// Sends a request to the kernel, and waits for its answers; returns the type and the body of each.
 pub(crate) fn ask(socket: &Socket, request: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
     socket.send_to(request, &SocketAddr::new(0, 0), 0)?;
     let mut answers = Vec::new();
@@ -86,7 +86,7 @@ pub(crate) fn ask(socket: &Socket, request: &[u8]) -> io::Result<Vec<(u16, Vec<u
     }
 }
 
-/// The number of a family of generic netlink; the name ends with a zero.
+/// Returns the number of a generic netlink family; the name ends with a zero byte.
 ///
 /// # Errors
 /// `NotFound`: the kernel has no such family.
@@ -100,7 +100,7 @@ pub(crate) fn family(socket: &Socket, name: &[u8]) -> io::Result<u16> {
     Ok(u16::from_ne_bytes(*id.ok_or(io::ErrorKind::NotFound)?))
 }
 
-/// Of a message's header.
+/// Length of a message's header: `struct nlmsghdr` of linux/netlink.h.
 pub(crate) const HEADER: usize = 16;
 // linux/netlink.h
 pub(crate) const ERROR: u16 = 2;

@@ -1,8 +1,8 @@
-//! Network namespaces that cannot be left behind.
+//! Network namespaces that are removed with their owner.
 //!
-//! A [`Namespace`] has no name: it lives as long as a file descriptor or a process holds it, so the
-//! kernel removes it, with every device and rule inside, however its owner ends. Processes started
-//! inside die with the thread that started them.
+//! A [`Namespace`] has no name: it exists as long as a file descriptor or a process holds it, so
+//! the kernel removes it, with all its devices and rules, even if its owner is killed. Processes
+//! started inside are killed with the thread that started them.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,17 +15,17 @@ use std::sync::Arc;
 
 use crate::check;
 
-/// A network namespace, held open.
+/// An open network namespace.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     file: Arc<File>,
 }
 
 impl Namespace {
-    /// Makes an empty one; the calling thread stays where it is.
+    /// Creates an empty namespace; the calling thread stays in its own.
     ///
     /// # Errors
-    /// What `unshare` says: `PermissionDenied` without the right to make namespaces.
+    /// `unshare` fails: `PermissionDenied` without the privilege to create namespaces.
     pub fn new() -> io::Result<Self> {
         on_a_thread(|| {
             // SAFETY: no memory is involved; the flag changes the namespace of this short-lived
@@ -37,34 +37,35 @@ impl Namespace {
         })
     }
 
-    /// Opens one that has a name, as `ip netns` keeps them under `/run/netns`.
+    /// Opens a named namespace, such as those of `ip netns` in `/run/netns`.
     ///
     /// # Errors
-    /// There is none at `path`.
+    /// There is no namespace at `path`.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self {
             file: Arc::new(File::open(path)?),
         })
     }
 
-    /// A path under which other programs of this user can open it, while this process lives.
+    /// Returns a path with which other programs of this user can open it during the lifetime of
+    /// this process.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
-    /// Moves the calling thread into it, for good.
+    /// Moves the calling thread into the namespace permanently.
     ///
     /// # Errors
-    /// What `setns` says.
+    /// `setns` fails.
     pub fn enter(&self) -> io::Result<()> {
         set_namespace(self.file.as_raw_fd())
     }
 
-    /// Runs `work` inside it, on a thread of its own.
+    /// Runs `work` inside the namespace, on a separate thread.
     ///
     /// # Errors
-    /// Those of `work`, and of the thread that carries it.
+    /// Those of `work`, and of starting the thread.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         on_a_thread(|| {
             self.enter()?;
@@ -72,8 +73,8 @@ impl Namespace {
         })
     }
 
-    /// A command that will run inside it, see its `/sys`, and be killed when the thread that starts
-    /// it ends.
+    /// Returns a command that runs inside the namespace with its `/sys`, and is killed when the
+    /// thread that starts it ends.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
@@ -93,7 +94,7 @@ impl Namespace {
     }
 }
 
-/// Lets `command` be killed when the thread that starts it ends, however it ends.
+/// Makes the kernel kill `command` when the thread that starts it ends for any reason.
 pub fn bind_to_this_thread(command: &mut Command) {
     let owner = std::process::id().cast_signed();
     // SAFETY: as in `Namespace::command`.
@@ -104,11 +105,11 @@ pub fn bind_to_this_thread(command: &mut Command) {
 
 /// Becomes root of a new user namespace, with namespaces for network and mounts.
 ///
-/// Must be called while the process has one thread. Files keep their owner; only the new namespaces
-/// are ruled.
+/// Must be called while the process has one thread. Files keep their owner; the privileges apply to
+/// the new namespaces only.
 ///
 /// # Errors
-/// What the system says where user namespaces are not permitted.
+/// The system does not permit user namespaces.
 pub fn become_root_of_user_namespace() -> io::Result<()> {
     // SAFETY: these calls only read the identity of the process.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
@@ -119,7 +120,7 @@ pub fn become_root_of_user_namespace() -> io::Result<()> {
     std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
 }
 
-/// Whether this process is root, of the machine or of a user namespace.
+/// Returns whether this process is root, of the machine or of a user namespace.
 #[must_use]
 pub fn is_root() -> bool {
     // SAFETY: only reads the identity of the process.
@@ -153,8 +154,8 @@ fn die_with_parent(owner: libc::pid_t) -> io::Result<()> {
     Ok(())
 }
 
-/// `/sys/class/net` shows the namespace in which it was mounted. Where this fails the program sees
-/// the old one, which only matters to programs that read it.
+/// Mounts `/sys` again, because `/sys/class/net` shows the namespace in which it was mounted. If
+/// this fails, the program sees the old one, which only affects programs that read it.
 fn mount_own_sysfs() {
     let none = c"none".as_ptr();
     let sysfs = c"sysfs".as_ptr();

@@ -1,21 +1,21 @@
-//! Whether a device joins the packets it receives into large ones, which what reads whole frames
-//! from it has no room for.
+//! Generic receive offload of a device, which joins packets into large ones that exceed the buffers
+//! of readers of whole frames.
 
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Whether `device` joins packets (generic receive offload).
+/// Returns whether `device` joins packets (generic receive offload).
 ///
 /// # Errors
-/// There is no such device, or it does not know of it.
+/// The device does not exist, or does not support the query.
 pub(crate) fn joins_packets(device: &str) -> io::Result<bool> {
     ethtool(device, GET_GRO, 0).map(|value| value != 0)
 }
 
-/// Has `device` join packets, or not.
+/// Enables or disables joining of packets by `device`.
 ///
 /// # Errors
-/// There is no such device, or no right to change it.
+/// The device does not exist, or privileges are missing.
 pub(crate) fn set_joins_packets(device: &str, joins: bool) -> io::Result<()> {
     ethtool(device, SET_GRO, u32::from(joins)).map(drop)
 }
@@ -39,9 +39,9 @@ fn ethtool(device: &str, command: u32, value: u32) -> io::Result<u32> {
     Ok(asked[1])
 }
 
-/// Of `struct ifreq`: a name, and a union of 24 bytes.
+/// Length of `struct ifreq`: a name, and a union of 24 bytes (linux/if.h).
 const REQUEST: usize = libc::IFNAMSIZ + 24;
-/// `SIOCETHTOOL`
+/// `SIOCETHTOOL` of linux/sockios.h.
 const ETHTOOL: libc::Ioctl = crate::ioctl_request(0x8946);
 // linux/ethtool.h
 const GET_GRO: u32 = 0x2b;

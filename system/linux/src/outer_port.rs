@@ -1,17 +1,17 @@
-//! A hub's outer port is left out of the kernel's table of connections.
+//! Excludes a hub's outer port from connection tracking.
 //!
-//! Each client's path would be an entry there, beside those of the clients' own connections, and a
-//! table that is full drops the packets of whoever is new in it: one busy client could shut all
-//! others out. Packets of the port need no entry, because nothing translates them. Where a rule of
-//! the machine does when the hub starts, they keep theirs.
+//! Each client's path would otherwise have an entry, in addition to those of the clients' own
+//! connections, and when the table is full, packets of new connections are dropped: one busy client
+//! could lock out all others. Packets of the port need no entry, because they are not translated.
+//! If a rule of the machine translates them when the hub starts, they stay tracked.
 
 use crate::system::program::run;
 
 /// The name of the table.
 pub const OUTER_PORT_TABLE: &str = "hawser_outer";
 
-/// Writes what stands between the braces of the table; nothing where another rule of this machine
-/// leads packets to the port or away from it by translation.
+/// Returns the text between the braces of the table; `None` if another rule of this machine
+/// translates packets to or from the port.
 #[must_use]
 pub fn untracked(port: u16) -> Option<String> {
     let listed = run("nft", &["-s", "-n", "list", "ruleset"], "").unwrap_or_default();
@@ -31,8 +31,8 @@ chain output {{
     )
 }
 
-/// Returns true if a rule translates packets to that port, or those that are for it, as
-/// `udp dport 443 redirect to :4430` and its forms of iptables do.
+/// Returns whether a rule translates packets to or from that port, such as `udp dport 443 redirect
+/// to :4430` and its equivalents in iptables.
 fn is_translated(ruleset: &str, port: u16) -> bool {
     let port = port.to_string();
     let mut lines = ruleset.lines().map(str::to_ascii_lowercase);

@@ -1,4 +1,4 @@
-//! What a process does to itself, and knows of others.
+//! Process control: sessions, groups, privileges and other processes.
 
 use std::ffi::CString;
 use std::io;
@@ -11,45 +11,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::check;
 
-/// Leaves the terminal's session: the terminal's end no longer ends this process.
+/// Leaves the terminal's session, so that closing the terminal does not end this process.
 ///
 /// # Errors
-/// The process leads a process group already.
+/// The process is already the leader of a process group.
 pub fn new_session() -> io::Result<()> {
     // SAFETY: `setsid` takes and changes no memory.
     check(unsafe { libc::setsid() })
 }
 
-/// Asks a child that has not been waited for to end.
+/// Sends `SIGTERM` to a child that was not yet waited for.
 pub fn terminate(child: u32) {
     // SAFETY: no memory is involved. A child that has ended keeps its number until it is waited
     // for.
     unsafe { libc::kill(child.cast_signed(), libc::SIGTERM) };
 }
 
-/// Kills a process of a group that this one has made.
+/// Kills a process of a group that this process has created.
 pub(crate) fn kill(program: u32) {
     // SAFETY: no memory is involved.
     unsafe { libc::kill(program.cast_signed(), libc::SIGKILL) };
 }
 
-/// A process that cannot be taken for a later one with the same number.
+/// A process, identified so that a later one with the same id is not mistaken for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     id: u32,
-    /// When it started: clock ticks since the machine did.
+    /// Start time: clock ticks since the machine booted.
     started: u64,
 }
 
 impl Process {
-    /// The process of that number; `None` when there is none, or it has ended and only waits to be
-    /// asked how.
+    /// Returns the process with an id; `None` if there is none, or if it has ended and was not yet
+    /// waited for.
     #[must_use]
     pub fn of(id: u32) -> Option<Self> {
         Self::with_group(id).map(|(process, _)| process)
     }
 
-    /// And its process group.
+    /// Returns the process and its process group.
     fn with_group(id: u32) -> Option<(Self, u32)> {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
         // The name, in brackets, may contain anything.
@@ -59,14 +59,14 @@ impl Process {
         (!matches!(*state, "Z" | "X")).then_some((Self { id, started }, group.parse().ok()?))
     }
 
-    /// Whether it still runs.
+    /// Returns whether the process is still running.
     #[must_use]
     pub fn is_alive(self) -> bool {
         Self::of(self.id) == Some(self)
     }
 
-    /// Asks it to end, and makes it end when it does not within two seconds, with all that is left
-    /// of the process group that it leads. One that has ended is as good.
+    /// Sends `SIGTERM` to the process, kills it if it does not end within 2 s, and kills the rest
+    /// of the process group that it leads. Has no effect if the process has ended already.
     pub async fn end(self) {
         self.signal(libc::SIGTERM);
         for _ in 0..100 {
@@ -88,8 +88,8 @@ impl Process {
         }
     }
 
-    /// What it has started and has not left its group. As long as one of these is there, no other
-    /// process gets the group's number.
+    /// Returns the descendants that have not left its process group. As long as one of them exists,
+    /// no other process gets the group's number.
     fn group(self) -> Vec<Self> {
         if Self::of(self.id).is_some_and(|other| other != self) {
             return Vec::new();
@@ -102,8 +102,8 @@ impl Process {
     }
 }
 
-/// The command lines of this network namespace's processes, word by word, each with its process
-/// number.
+/// Returns the command lines of this network namespace's processes as words, each with its process
+/// id.
 #[must_use]
 pub fn command_lines() -> Vec<(u32, Vec<String>)> {
     let own = namespace(Path::new("/proc/thread-self"));
@@ -114,62 +114,61 @@ pub fn command_lines() -> Vec<(u32, Vec<String>)> {
             let words = std::fs::read(entry.path().join("cmdline")).ok()?;
             let is_near = namespace(&entry.path()) == own;
             let words = String::from_utf8_lossy(&words).into_owned();
-            // Some write one title over all of it.
+            // Some programs overwrite it with a single title.
             let words = words.split(['\0', ' ']).filter(|word| !word.is_empty());
             is_near.then(|| (id, words.map(ToOwned::to_owned).collect()))
         })
         .collect()
 }
 
-/// The network namespace of a process, by a file that each has for itself: unlike `ns/net`,
-/// everybody may look at it, whatever rights the process has.
+/// Returns the network namespace of a process from a file that, unlike `ns/net`, is readable by
+/// every process.
 fn namespace(process: &Path) -> Option<u64> {
     let file = std::fs::metadata(process.join("net/dev"));
     file.ok().map(|file| file.ino())
 }
 
-/// For a file that is opened: neither opening nor writing it waits for anybody.
+/// Flag for opening a file without blocking, in `open` and in writes.
 pub const NONBLOCK: i32 = libc::O_NONBLOCK;
 
-/// Makes a named pipe that only its owner may use.
+/// Creates a named pipe that is accessible to its owner only.
 ///
 /// # Errors
-/// Something of that name is there, or the directory cannot be written.
+/// The name exists already, or the directory cannot be written.
 pub fn make_pipe(path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a terminated string that outlives the call.
     check(unsafe { libc::mkfifo(path.as_ptr(), 0o600) })
 }
 
-/// Whether this process has the rights of the superuser.
+/// Returns whether the effective user is root.
 #[must_use]
 pub fn is_root() -> bool {
     // SAFETY: `geteuid` takes no memory and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// The user whose rights this process has.
+/// Returns the effective user id of this process.
 #[must_use]
 pub fn user() -> u32 {
     // SAFETY: `geteuid` takes no memory and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// The flag with which a file is not opened when its name is a symbolic link's.
+/// Flag with which opening a symbolic link fails.
 pub const NO_FOLLOW: i32 = libc::O_NOFOLLOW;
 
-/// Clock ticks per second of the times in `/proc/<pid>/stat`.
+/// Returns the clock ticks per second of the times in `/proc/<pid>/stat`.
 #[must_use]
 pub fn ticks_per_second() -> u64 {
     // SAFETY: no memory is involved.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
 }
 
-/// Keeps the calling thread on one of the processors that it may run on, counted from 0 and modulo
-/// their number.
+/// Pins the calling thread to one of its permitted processors, counted from 0 modulo their number.
 ///
 /// # Errors
-/// When the system does not tell them, or refuses.
+/// The system does not report the processors, or refuses.
 pub fn stay_on_processor(number: usize) -> io::Result<()> {
     // SAFETY: a set of processors may be all zeros.
     let none: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -186,7 +185,7 @@ pub fn stay_on_processor(number: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) })
 }
 
-/// The machine's name, for the other side's log.
+/// Returns the machine's name, for the peer's log.
 #[must_use]
 pub fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -223,7 +222,7 @@ mod tests {
     #[tokio::test]
     async fn one_that_does_not_listen_ends_too() {
         let mut child = sleeper("trap '' TERM; echo; while :; do sleep 0.1; done");
-        // Not before it is deaf.
+        // Wait until it ignores the signal.
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         Process::of(child.id()).unwrap().end().await;
         let status = child.wait().unwrap();
@@ -249,7 +248,7 @@ mod tests {
         let process = Process::of(child.id()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        // As after a crash: only the helper is left.
+        // State after a crash: only the helper is left.
         assert!(helper.is_alive());
         process.end().await;
         while helper.is_alive() {

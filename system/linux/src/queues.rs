@@ -1,11 +1,11 @@
-//! What waits in the queues of an interface, and what has passed it.
+//! Queues and counters of interfaces.
 //!
-//! Every interface has a queueing discipline, which rtnetlink tells of. On Wi-Fi that is empty,
-//! because the 802.11 stack keeps the frames: a queue for each station and traffic class, which
-//! nl80211 tells of. Both count here.
+//! Every interface has a queueing discipline, which rtnetlink reports. On Wi-Fi it is empty,
+//! because the 802.11 stack queues the frames by station and traffic class, as nl80211 reports.
+//! Both are included here.
 //!
-//! Over netlink, as bytes: `wl-nl80211` keeps the queues of stations to itself. The kernel answers
-//! such questions at once, so nothing here waits.
+//! Uses netlink as bytes, because `wl-nl80211` does not expose the queues of stations. The kernel
+//! answers such requests synchronously, so no call waits.
 
 use std::io;
 
@@ -14,31 +14,31 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use crate::netlink_bytes::{GENERIC, ask, attribute, attributes, family, find, framed};
 
-/// The queues of an interface. Counters count from whenever; they may fall, where a station or the
-/// discipline is gone.
+/// Queues of an interface. Counters start at an arbitrary time, and decrease when a station or the
+/// discipline is removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// Bytes that wait.
+    /// Queued bytes.
     pub waiting: u64,
-    /// Bytes that have been sent.
+    /// Sent bytes.
     pub sent: u64,
-    /// Frames that have been dropped.
+    /// Dropped frames.
     pub lost: u64,
 }
 
-/// Asks the kernel for queues of interfaces in the network namespace in which it was opened.
+/// Queries the kernel for queues of interfaces in the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Queues {
     route: Socket,
-    /// With the number of nl80211's family.
+    /// Socket with the number of nl80211's family.
     wireless: Option<(Socket, u16)>,
 }
 
 impl Queues {
-    /// Opens a way to the kernel.
+    /// Opens a connection to the kernel.
     ///
     /// # Errors
-    /// No netlink socket is to be had.
+    /// No netlink socket is available.
     pub fn open() -> io::Result<Self> {
         Ok(Self {
             route: open(NETLINK_ROUTE)?,
@@ -46,7 +46,7 @@ impl Queues {
         })
     }
 
-    /// The queues of an interface, by its index.
+    /// Returns the queues of an interface, by its index.
     ///
     /// # Errors
     /// There is no such interface.
@@ -65,8 +65,8 @@ impl Queues {
         Ok(queue)
     }
 
-    /// The discipline that all frames of the interface pass. The kernel answers a question for one
-    /// to all who listen, and so is asked for all.
+    /// Returns the root discipline of the interface. All disciplines are requested, because the
+    /// kernel multicasts the answer to a request for a single one.
     fn discipline(&self, index: u32) -> io::Result<Queue> {
         let request = framed(GET_DISCIPLINE, libc::NLM_F_DUMP, &[0; DISCIPLINE]);
         let answers = ask(&self.route, &request)?;
@@ -87,7 +87,7 @@ impl Queues {
         Ok(queue)
     }
 
-    /// Bytes of frames that an interface has received, by its index.
+    /// Returns the bytes of frames that an interface has received, by its index.
     ///
     /// # Errors
     /// There is no such interface.
@@ -104,7 +104,7 @@ impl Queues {
 
 /// Adds the queues of all traffic classes of a station.
 fn add_station(body: &[u8], queue: &mut Queue) {
-    // Behind the generic header.
+    // The attributes follow the generic header.
     let classes = body
         .get(4..)
         .and_then(|body| find(find(body, STATION)?, CLASSES))
@@ -131,7 +131,7 @@ fn open(protocol: isize) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A socket to nl80211, and the number of its family.
+/// Returns a socket to nl80211, and the number of its family.
 fn wireless() -> io::Result<(Socket, u16)> {
     let socket = open(GENERIC)?;
     let family = family(&socket, b"nl80211\0")?;
@@ -178,7 +178,7 @@ mod tests {
             assert!(done.unwrap().success(), "{program} {arguments}");
         };
         run("ip", "link add near type veth peer name far");
-        // Frames that IPv6 sends by itself would take the place of those that are counted.
+        // Frames that IPv6 sends by itself would occupy the queue instead of the counted ones.
         run("ip", "link set near addrgenmode none");
         run("ip", "link set far addrgenmode none");
         run("ip", "addr add 192.0.2.1/24 dev near");
@@ -198,7 +198,7 @@ mod tests {
         let queues = namespace.run(Queues::open).unwrap();
         assert_eq!(queues.of(near).unwrap().waiting, 0, "without a discipline");
         assert!(queues.of(9_999).is_err() && queues.received(9_999).is_err());
-        // One frame passes each 4 s or so, and four wait.
+        // About one frame is sent every 4 s, and four are queued.
         run(
             "tc",
             "qdisc add dev near root tbf rate 2kbit burst 1100 limit 4500",

@@ -1,4 +1,4 @@
-//! A program that asks resolvers of its own for names, whatever the machine's are.
+//! Runs programs with their own resolvers, independent of the machine's.
 
 use std::ffi::CString;
 use std::io;
@@ -9,14 +9,15 @@ use std::process::Command;
 
 use crate::check;
 
-/// Lets `command` see `file` in place of `/etc/resolv.conf`, in a mount namespace of its own.
+/// Makes `command` see `file` in place of `/etc/resolv.conf`, in its own mount namespace.
 ///
-/// Services that answer past that file (systemd-resolved's and nscd's sockets) are out of its
-/// reach, so the C library falls back to it. What the program starts sees the same. Needs root.
+/// Services that resolve names independently of that file (the sockets of systemd-resolved and
+/// nscd) are not reachable for it, so the C library falls back to the file. Its children see the
+/// same. Needs root.
 ///
 /// # Errors
-/// There is no `/etc/resolv.conf`, or a path holds a zero byte. Where the program's namespace
-/// cannot be made, starting it fails.
+/// There is no `/etc/resolv.conf`, or a path contains a zero byte. If the namespace cannot be
+/// created, starting the program fails.
 pub fn resolve_by(command: &mut Command, file: &Path) -> io::Result<()> {
     let resolv_conf = std::fs::canonicalize("/etc/resolv.conf")?;
     let mut covers = vec![(file, resolv_conf.as_path())];
@@ -40,7 +41,7 @@ pub fn resolve_by(command: &mut Command, file: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A mount namespace whose mounts nobody else sees.
+/// Creates a mount namespace whose mounts are invisible outside.
 fn own_mounts() -> io::Result<()> {
     let none = std::ptr::null();
     // SAFETY: every pointer is a constant C string or null, where the kernel allows null.
@@ -51,14 +52,14 @@ fn own_mounts() -> io::Result<()> {
     }
 }
 
-/// One file in the place of another.
+/// Mounts one file over another.
 fn cover(what: &CString, place: &CString) -> io::Result<()> {
     let none = std::ptr::null();
     // SAFETY: both strings live through the call.
     check(unsafe { libc::mount(what.as_ptr(), place.as_ptr(), none, libc::MS_BIND, none.cast()) })
 }
 
-/// By which the C library asks services for names (nss-resolve, nscd).
+/// Sockets over which the C library asks services for names (nss-resolve, nscd).
 const SOCKETS: [&str; 2] = ["/run/systemd/resolve/io.systemd.Resolve", "/run/nscd/socket"];
 
 #[cfg(test)]

@@ -1,36 +1,38 @@
-//! Memory of secrets: overwritten before anybody else gets it.
+//! Memory of secrets, which is overwritten before it is reused.
 //!
-//! For values whose own type does not wipe itself, such as the keys of the `ring` crate. Scope: the
-//! value where it lies, and what making it left on the stack of the thread that made it.
-//! Limitations: registers, and pages that were swapped out.
+//! For values whose type does not wipe itself, such as the keys of the `ring` crate. Scope: the
+//! value's own memory, and the stack that its creation used. Limitations: registers, and pages that
+//! were swapped out.
 
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// A value that stays at one place on the heap, which is overwritten with zeros once the value is
+/// A value with a constant address on the heap, which is overwritten with zeros once the value is
 /// dropped.
 ///
-/// What lies behind pointers in the value is the value's own affair.
+/// Memory behind pointers in the value is not overwritten.
 pub struct Wiped<T>(Box<MaybeUninit<T>>);
 
 impl<T> Wiped<T> {
-    /// Makes a value, and overwrites the part of the stack that this took.
+    /// Creates a value, and overwrites the part of the stack that this used.
     #[must_use]
     pub fn new(make: impl FnOnce() -> T) -> Self {
-        let wiped = place(make);
+        let wiped = in_own_frame(make);
         scrub_stack();
         wiped
     }
 }
 
-/// In a frame of its own, which [`scrub_stack`] meets again.
+/// Creates the value in a separate stack frame, which [`scrub_stack`] overwrites.
 #[inline(never)]
-fn place<T>(make: impl FnOnce() -> T) -> Wiped<T> {
+fn in_own_frame<T>(make: impl FnOnce() -> T) -> Wiped<T> {
     Wiped(Box::new(MaybeUninit::new(make())))
 }
 
-/// More than the frames of an AEAD's key schedule take.
+/// Bytes of stack that are overwritten, more than the frames of an AEAD's key schedule take.
+/// Source: our choice, many times the 240 bytes of a key schedule of AES-256 (FIPS 197 section 5.2:
+/// 60 words), for the frames of its callers; more only takes time when a key is made.
 const SCRUBBED: usize = 16 * 1024;
 
 #[inline(never)]
@@ -38,7 +40,7 @@ fn scrub_stack() {
     wipe(&mut MaybeUninit::<[u8; SCRUBBED]>::uninit());
 }
 
-/// Overwrites a place with zeros, however useless that looks to the compiler.
+/// Overwrites memory with zeros, even if the compiler considers that useless.
 fn wipe<T>(place: &mut MaybeUninit<T>) {
     let bytes = place.as_mut_ptr().cast::<u8>();
     for at in 0..size_of::<T>() {
@@ -53,14 +55,14 @@ impl<T> Deref for Wiped<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: `place` put a value there, and only `drop` takes it away.
+        // SAFETY: `in_own_frame` put a value there, and only `drop` takes it away.
         unsafe { self.0.assume_init_ref() }
     }
 }
 
 impl<T> Drop for Wiped<T> {
     fn drop(&mut self) {
-        // SAFETY: the value is there, and nobody sees the place after this.
+        // SAFETY: the value is initialised, and no reference to it remains.
         unsafe { self.0.assume_init_drop() };
         wipe(&mut self.0);
     }
@@ -86,7 +88,7 @@ mod tests {
         assert_eq!(unsafe { place.assume_init() }, [0; 100]);
     }
 
-    /// Says what lies at its place when it is dropped: the value, not zeros, and once.
+    /// Records its memory when it is dropped: the value, not zeros, and once.
     struct Watched(u64, Rc<Cell<Vec<u64>>>);
 
     impl Watched {

@@ -1,10 +1,11 @@
-//! The service manager: when the daemon is ready, why it ends, and what is kept for its successor.
+//! Interface to the service manager: readiness, reason of termination, and descriptors for the next
+//! process.
 //!
-//! A restart ends one process before the next one starts. What must stay open meanwhile (an
-//! interface, a socket that goes on receiving, the state of sessions) goes to the service manager,
-//! which hands it to the next process. Each descriptor has a name, and descriptors are worth
-//! nothing without the others of their set, so the successor takes all that it knows and closes the
-//! rest.
+//! A restart ends one process before the next one starts. Descriptors that must stay open meanwhile
+//! (an interface, a socket that continues to receive, the state of sessions) are stored by the
+//! service manager, which passes them to the next process. Each descriptor has a name. Descriptors
+//! are useless without the others of their set, so the next process takes all that it knows and
+//! closes the rest.
 //!
 //! Source: sd_notify(3), sd_listen_fds(3), `FileDescriptorStoreMax=` in systemd.service(5).
 
@@ -20,34 +21,35 @@ use crate::check;
 use crate::system::program::run;
 use crate::wait::wait_readable;
 
-/// How long the service manager may take to take descriptors over: it is one process for the whole
-/// machine.
+/// Timeout for the service manager to accept descriptors: it is one process for the whole machine.
+/// Source: our choice; systemd answers within milliseconds, and a hub that waits for longer delays
+/// its stop.
 const TAKES: Duration = Duration::from_secs(2);
 
-/// A descriptor that outlived the process before.
+/// A descriptor that outlived the previous process.
 #[derive(Debug)]
-pub struct Kept {
-    /// What it is.
+pub struct InheritedDescriptor {
+    /// Name of the descriptor.
     pub name: String,
     /// The descriptor.
     pub descriptor: OwnedFd,
 }
 
-/// Takes what the service manager has kept for this process; nothing where there is no such
-/// manager. The first call in a process takes everything.
+/// Takes the file descriptors that the service manager has stored for this process; empty without
+/// such a manager. The first call in a process takes all of them.
 ///
 /// # Errors
-/// The environment contradicts itself: nothing was taken.
-pub fn take_kept() -> io::Result<Vec<Kept>> {
+/// The environment is inconsistent: nothing was taken.
+pub fn take_inherited() -> io::Result<Vec<InheritedDescriptor>> {
     static TAKEN: Once = Once::new();
     let mut kept = Ok(Vec::new());
     TAKEN.call_once(|| {
         kept = sd_notify::listen_fds_with_names().map(|found| {
             found
-                .map(|(number, name)| Kept {
+                .map(|(number, name)| InheritedDescriptor {
                     name,
                     // SAFETY: the manager passed this descriptor to this process, which it names by
-                    // LISTEN_PID, and nobody else takes it: this runs once.
+                    // LISTEN_PID, and no other code takes it: this runs once.
                     descriptor: unsafe { OwnedFd::from_raw_fd(number) },
                 })
                 .collect()
@@ -56,22 +58,23 @@ pub fn take_kept() -> io::Result<Vec<Kept>> {
     kept
 }
 
-/// The names of what the service manager has kept for this process; for a look before it is taken.
+/// Names of the file descriptors that the service manager has stored for this process, before they
+/// are taken.
 #[must_use]
-pub fn kept_names() -> Vec<String> {
+pub fn inherited_names() -> Vec<String> {
     let is_ours = std::env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let names = names.split(':').filter(|name| is_ours && !name.is_empty());
     names.map(ToOwned::to_owned).collect()
 }
 
-/// Whether there is a service manager to which descriptors can be given.
+/// Returns whether a service manager accepts descriptors.
 #[must_use]
 pub fn is_managed() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
-/// Says that the daemon is ready to serve. Without a service manager nobody is told.
+/// Reports that the daemon is ready to serve. Without a service manager it has no effect.
 ///
 /// # Errors
 /// The manager cannot be reached.
@@ -79,8 +82,8 @@ pub fn ready() -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Ready])
 }
 
-/// Gives a descriptor to the service manager, in place of an earlier one of that name. It stays
-/// open here too.
+/// Stores a descriptor with the service manager, in place of an earlier one with that name. It also
+/// stays open here.
 ///
 /// # Errors
 /// There is no service manager, or it cannot be reached.
@@ -103,8 +106,8 @@ pub fn forget(name: &str) -> io::Result<()> {
     sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)])
 }
 
-/// Waits until the service manager has worked through all that it was told. A process that ends
-/// before may not be heard.
+/// Waits until the service manager has processed all notifications. Notifications of a process that
+/// ends earlier may be lost.
 ///
 /// # Errors
 /// The manager cannot be reached, or does not answer within two seconds.
@@ -124,7 +127,7 @@ pub fn settle() -> io::Result<()> {
     }
 }
 
-/// A file in memory that no path leads to, for secrets that go from one process to the next.
+/// Creates an unnamed file in memory, for secrets that are passed from one process to the next.
 ///
 /// # Errors
 /// The kernel refuses, or memory is short.
@@ -138,10 +141,10 @@ pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// The content of a [`memory_file`], at most `limit` bytes.
+/// Reads the content of a [`memory_file`], at most `limit` bytes.
 ///
 /// # Errors
-/// It is longer, or cannot be read.
+/// The content is longer, or cannot be read.
 pub fn read_memory_file(descriptor: OwnedFd, limit: u64) -> io::Result<Vec<u8>> {
     let mut file = File::from(descriptor);
     file.rewind()?;
@@ -156,24 +159,26 @@ pub fn read_memory_file(descriptor: OwnedFd, limit: u64) -> io::Result<Vec<u8>> 
     Ok(content)
 }
 
-/// Whether this process may undo what keeps others safe: nobody manages it, or its manager is
-/// stopping it for good.
+/// Returns whether this process may undo protective settings: it has no service manager, or the
+/// manager stops it permanently.
 ///
-/// A process that gets SIGTERM does not know why. `systemctl restart`, a control group out of
-/// memory and a kill by hand are no reason to lift a kill switch: only a job of the kind `stop` is,
-/// unless the manager has added it to a job that starts a unit which conflicts with this one. So
-/// are shutdown and reboot (`shutdown.target`), in which other services still send, and the start
-/// of another way to use the networks. Where the manager does not answer, nothing is lifted.
+/// A process does not know the reason of a SIGTERM. `systemctl restart`, a control group out of
+/// memory and a manual kill are no reason to lift a kill switch. Only a job of type `stop` is,
+/// unless the manager has added it because a conflicting unit starts, as at shutdown and reboot
+/// (`shutdown.target`), during which other services still send, and at the start of another mode of
+/// Hawser. If the manager does not answer, nothing is lifted.
 #[must_use]
 pub fn is_stopped_for_good() -> bool {
     let Some(unit) = own_unit() else { return true };
     let ask = |words: &[&str]| {
-        // A unit that signals all its processes may have met the one that asks.
+        // A unit that signals all its processes may have ended this query's process.
         let asked = run("systemctl", words, "");
         asked
             .or_else(|_| run("systemctl", words, ""))
             .or_else(|_| run("systemctl", words, ""))
-            .inspect_err(|error| tracing::warn!(%error, "the service manager does not report why this ends"))
+            .inspect_err(
+                |error| tracing::warn!(%error, "cannot report the reason of the end to the service manager"),
+            )
     };
     let conflicts = ["show", "--value", "-p", "Conflicts", "-p", "ConflictedBy", &unit];
     match (ask(&["list-jobs", "--no-legend", "--plain"]), ask(&conflicts)) {
@@ -182,7 +187,17 @@ pub fn is_stopped_for_good() -> bool {
     }
 }
 
-/// The unit whose main process this is.
+/// Returns whether the service manager ends this process to start another one of its unit.
+#[must_use]
+pub fn is_restarting() -> bool {
+    let Some(unit) = own_unit().filter(|_| is_managed()) else {
+        return false;
+    };
+    let jobs = run("systemctl", &["list-jobs", "--no-legend", "--plain"], "");
+    jobs.is_ok_and(|jobs| has_job(&jobs, &unit, "restart"))
+}
+
+/// Returns the unit whose main process this is.
 fn own_unit() -> Option<String> {
     let main = std::env::var("SYSTEMD_EXEC_PID").ok()?;
     if main != std::process::id().to_string() {
@@ -195,16 +210,19 @@ fn own_unit() -> Option<String> {
         .map(ToOwned::to_owned)
 }
 
-/// Returns whether `jobs` (a line for each: its number, unit, kind and state) stop `unit` and start
-/// none of the units that conflict with it.
+/// Returns whether `jobs` (one per line: number, unit, type and state) stop `unit` and start none
+/// of the units that conflict with it.
 fn is_stopped_by_itself(jobs: &str, unit: &str, conflicts: &str) -> bool {
-    let has_job = |unit: &str, kind: &str| {
-        jobs.lines().any(|line| {
-            let words: Vec<_> = line.split_whitespace().collect();
-            words.get(1) == Some(&unit) && words.get(2) == Some(&kind)
-        })
-    };
-    has_job(unit, "stop") && !conflicts.split_whitespace().any(|other| has_job(other, "start"))
+    let starts = |other| has_job(jobs, other, "start");
+    has_job(jobs, unit, "stop") && !conflicts.split_whitespace().any(starts)
+}
+
+/// Returns whether a unit has a job of a type.
+fn has_job(jobs: &str, unit: &str, kind: &str) -> bool {
+    jobs.lines().any(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words.get(1) == Some(&unit) && words.get(2) == Some(&kind)
+    })
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! Ctrl-C and SIGTERM as a flag.
+//! Handles Ctrl-C and SIGTERM by setting a flag.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process; a second one
-/// ends it.
+/// Makes SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process; a second signal ends
+/// it.
 ///
 /// # Errors
-/// What `sigaction` says.
+/// `sigaction` fails.
 pub fn catch_signals() -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the record is fully initialised (zero is valid for its other fields), and the
@@ -28,7 +28,7 @@ pub fn catch_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a signal has asked this process to end.
+/// Returns whether a signal has asked this process to end.
 #[must_use]
 pub fn is_requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! The sockets of this machine, as the kernel tells of them (`sock_diag`).
+//! Sockets of this machine, as reported by the kernel (`sock_diag`).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,27 +7,27 @@ use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 
 use crate::netlink_bytes::{ERROR, framed, messages, outcome};
 
-/// Whether a socket of this machine has that address and is connected to that one. Also false where
-/// the kernel cannot tell of sockets of the protocol.
+/// Returns whether a socket of this machine has that local address and is connected to the other
+/// one. Also false if the kernel cannot list sockets of the protocol.
 ///
 /// # Errors
 /// The kernel does not answer.
 pub fn is_there(protocol: u8, from: SocketAddr, to: SocketAddr) -> io::Result<bool> {
-    // The kernel takes the ends the other way round here, "for historical reasons" (udp_diag.c).
+    // The kernel expects the ends in reverse order here, "for historical reasons" (udp_diag.c).
     let (from, to) = if protocol == UDP { (to, from) } else { (from, to) };
     ask(BY_FAMILY, 0, protocol, (from, to))
 }
 
-/// Ends a TCP socket of this machine: its program hears at once that the connection is gone
-/// (`ECONNABORTED`). Says whether there was one.
+/// Destroys a TCP socket of this machine: its program gets the error `ECONNABORTED` at once.
+/// Returns whether the socket existed.
 ///
 /// # Errors
-/// Rights are missing, or the kernel cannot do it: it needs `CONFIG_INET_DIAG_DESTROY`.
+/// Privileges are missing, or the kernel lacks `CONFIG_INET_DIAG_DESTROY`.
 pub(crate) fn abort(from: SocketAddr, to: SocketAddr) -> io::Result<bool> {
     ask(DESTROY, libc::NLM_F_ACK, TCP, (from, to))
 }
 
-/// Asks for one socket; whether there is one.
+/// Queries one socket; returns whether it exists.
 fn ask(kind: u16, flags: i32, protocol: u8, (from, to): (SocketAddr, SocketAddr)) -> io::Result<bool> {
     let family = if from.is_ipv6() {
         libc::AF_INET6
@@ -41,7 +41,7 @@ fn ask(kind: u16, flags: i32, protocol: u8, (from, to): (SocketAddr, SocketAddr)
     body.extend(padded(from.ip()));
     body.extend(padded(to.ip()));
     body.extend(0_u32.to_ne_bytes());
-    // No cookie: whichever socket it is.
+    // No cookie: any socket with these addresses.
     body.extend([0xff; 8]);
     let mut socket = Socket::new(SOCK_DIAG)?;
     socket.bind_auto()?;
@@ -70,6 +70,7 @@ fn padded(address: IpAddr) -> [u8; 16] {
     }
 }
 
+/// `IPPROTO_TCP` and `IPPROTO_UDP` of linux/in.h.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 // linux/netlink.h

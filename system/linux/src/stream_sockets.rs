@@ -1,8 +1,8 @@
-//! The kernel's TCP at both ends of a stream: sockets that never wait, and a poller for many.
+//! TCP sockets at both ends of a stream: non-blocking sockets, and a poller for many.
 //!
-//! A client listens on its own tunnel interface alone, a hub connects with a mark by which its
-//! firewall knows the connection. A socket is shared by the thread that reads it and the one that
-//! writes it, each with a [`Poller`] of its own; it closes when both have let go of it.
+//! A client listens on its own tunnel interface only; a hub connects with a mark by which its
+//! firewall recognises the connection. A socket is shared by the reading and the writing thread,
+//! each with its own [`Poller`]; it is closed when both have dropped it.
 
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
@@ -35,11 +35,11 @@ const EVENTS: usize = 64;
 pub struct Connection(Socket);
 
 impl Connection {
-    /// Begins to connect, with the code point `dscp`; [`Self::outcome`] says how it went, once the
+    /// Starts connecting, with the DSCP `dscp`; [`Self::outcome`] returns the result once the
     /// socket is writable.
     ///
     /// # Errors
-    /// The kernel's, where it refuses at once.
+    /// The kernel's error, if it refuses at once.
     pub fn open(to: SocketAddr, dscp: u8) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking(), None)?;
         socket.set_cloexec(true)?;
@@ -58,23 +58,35 @@ impl Connection {
         }
     }
 
+    /// Continues with the socket of the previous process, whose options are unchanged.
+    ///
+    /// # Errors
+    /// The descriptor is not a socket.
+    pub fn adopt(descriptor: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(descriptor);
+        socket.set_cloexec(true)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self(socket))
+    }
+
     fn prepare(socket: Socket) -> io::Result<Self> {
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(NOT_SENT)?;
-        // Also where the process is killed: what was cut short must not look complete.
+        // Reset the connection on close, even if the process is killed: an interrupted connection
+        // must not look complete.
         socket.set_linger(Some(Duration::ZERO))?;
         Ok(Self(socket))
     }
 
-    /// Says how connecting went.
+    /// Returns the result of connecting.
     ///
     /// # Errors
-    /// The kernel's: refused, unreachable, timed out.
+    /// The kernel's error: refused, unreachable, timed out.
     pub fn outcome(&self) -> io::Result<()> {
         self.0.take_error()?.map_or(Ok(()), Err)
     }
 
-    /// Reads what has arrived: `None` where nothing waits, zero bytes at the end.
+    /// Reads arrived bytes; returns `None` if none are available, and zero at the end.
     ///
     /// # Errors
     /// The connection was reset, or has timed out.
@@ -82,7 +94,7 @@ impl Connection {
         crate::tun::would_block((&self.0).read_vectored(pieces))
     }
 
-    /// Hands bytes to the kernel; `None` where it has room for none.
+    /// Passes bytes to the kernel; returns `None` if its buffer is full.
     ///
     /// # Errors
     /// The connection was reset, or has timed out.
@@ -90,19 +102,19 @@ impl Connection {
         crate::tun::would_block(self.0.send_vectored_with_flags(pieces, libc::MSG_NOSIGNAL))
     }
 
-    /// Bounds the bytes that wait in the socket and have not been sent.
+    /// Limits the unsent bytes in the socket.
     pub fn set_not_sent(&self, bytes: u32) {
-        // Fails where the peer has reset the connection, which sending reports too.
+        // Fails if the peer has reset the connection, which sending reports too.
         let _ = self.0.set_tcp_notsent_lowat(bytes);
     }
 
-    /// Ends what is sent, behind what was handed over.
+    /// Ends the sending direction after the bytes passed so far.
     pub fn finish(&self) {
-        // Fails where the peer has reset the connection, which reading reports too.
+        // Fails if the peer has reset the connection, which reading reports too.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// Lets the connection close without a reset: both directions have ended.
+    /// Makes the connection close without a reset, because both directions have ended.
     pub fn close_in_order(&self) {
         let _ = self.0.set_linger(None);
     }
@@ -122,16 +134,30 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at a port that the kernel chooses, for IPv4 and IPv6 where the machine has it.
+    /// Listens at a port that the kernel chooses, for IPv4, and for IPv6 if the machine supports
+    /// it.
     ///
     /// # Errors
-    /// The interface is not there, or rights are missing.
+    /// The interface does not exist, or privileges are missing.
     pub fn on_interface(name: &str) -> io::Result<Self> {
         let any = [
             SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
             SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         ];
         Self::at(any[0], name).or_else(|_| Self::at(any[1], name))
+    }
+
+    /// Continues with the listener of the previous process.
+    ///
+    /// # Errors
+    /// The descriptor is not a listening socket.
+    pub fn adopt(descriptor: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(descriptor);
+        if !socket.is_listener()? {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        socket.set_cloexec(true)?;
+        Self::of(socket)
     }
 
     fn at(address: SocketAddr, interface: &str) -> io::Result<Self> {
@@ -143,18 +169,22 @@ impl Listener {
         }
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
+        Self::of(socket)
+    }
+
+    fn of(socket: Socket) -> io::Result<Self> {
         let local = socket.local_addr()?.as_socket();
         let port = local.ok_or(io::ErrorKind::AddrNotAvailable)?.port();
         Ok(Self { socket, port })
     }
 
-    /// The port.
+    /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Accepts a connection, with the address that it comes from; `None` where none waits.
+    /// Accepts a connection, and returns it with its source address; `None` if none is pending.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -182,17 +212,17 @@ impl AsFd for Listener {
 pub enum Interest {
     /// Bytes, connections or the end have arrived.
     Read,
-    /// Room for bytes has appeared, or connecting is over.
+    /// The buffer is writable again, or connecting has ended.
     Write,
 }
 
-/// Reports which of many sockets are ready. Each change is reported once: after a report a socket
-/// is to be used until it would block.
+/// Reports which of many sockets are ready. Each change is reported once (edge-triggered): after a
+/// report, a socket must be used until it would block.
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
 
 impl Poller {
-    /// A poller without sockets.
+    /// Creates a poller without sockets.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -204,7 +234,7 @@ impl Poller {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(poller) }))
     }
 
-    /// Reports a socket from now on, until it closes, by `name`.
+    /// Adds a socket, which is reported as `name` until it is closed.
     ///
     /// # Errors
     /// The kernel has no memory for it.
@@ -228,7 +258,7 @@ impl Poller {
         })
     }
 
-    /// Puts the names of sockets that are ready behind those in `ready`, and does not wait.
+    /// Appends the names of ready sockets to `ready`, without waiting.
     pub fn poll(&self, ready: &mut Vec<u64>) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         loop {
@@ -251,9 +281,9 @@ impl AsFd for Poller {
     }
 }
 
-/// Lets this process open as many files as it may.
+/// Raises the soft limit of open files to the hard limit.
 ///
-/// Each stream takes a descriptor, and a process begins with 1,024 (`systemd.exec`, "Process
+/// Each stream needs a descriptor, and the default soft limit is 1,024 (`systemd.exec`, "Process
 /// properties").
 pub fn raise_file_limit() {
     // SAFETY: plain data for which all zeroes is a valid value.

@@ -1,10 +1,11 @@
-//! A look at packets on their way in and out, and packets sent past every socket: what opening a
-//! route needs.
+//! Captures received and sent packets, and sends packets without a socket of their flow, as needed
+//! to open routes.
 //!
-//! The tap sees all beginnings of TCP connections and openings of UDP routes, and of the other TCP
-//! packets one in [`ONE_IN`]: enough to know roughly how far a connection is. It sees packets as
-//! they are on the wire: before rules of this machine on the way in, after them on the way out. The
-//! filter is the kernel's classic one; a packet that it leaves out costs a few instructions.
+//! The tap captures all SYNs and all UDP packets that open routes, and one in [`ONE_IN`] of the
+//! other TCP packets, which is enough to know the approximate sequence numbers of a connection. It
+//! captures packets as they are on the wire: before this machine's rules for received packets,
+//! after its rules for sent ones. The filter is classic BPF; a packet that it rejects costs a few
+//! instructions.
 
 use std::ffi::CStr;
 use std::io;
@@ -17,42 +18,42 @@ use tokio::io::unix::AsyncFd;
 
 use crate::udp::{grow, keep_outside};
 
-/// The front of a packet.
+/// Beginning of a packet.
 #[derive(Clone, Debug)]
 pub struct Tapped {
     bytes: [u8; FRONT],
     len: usize,
-    /// Whether this machine sent it.
+    /// Set if this machine sent it.
     pub is_outgoing: bool,
     /// The device's index.
     pub interface: u32,
 }
 
 impl Tapped {
-    /// From the IP header on; what follows the headers may be cut.
+    /// Returns the bytes from the IP header; the payload may be truncated.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// A socket that looks at all devices.
+/// Socket that captures packets of all devices.
 #[derive(Debug)]
 pub struct Tap {
     socket: AsyncFd<Socket>,
 }
 
 impl Tap {
-    /// Begins to look. Must be called within a tokio runtime.
+    /// Starts capturing packets. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Rights (`CAP_NET_RAW`) are missing.
+    /// Privileges (`CAP_NET_RAW`) are missing.
     pub fn open() -> io::Result<Self> {
-        // No protocol: nothing arrives before the filter is there.
+        // Without a protocol, no packets arrive before the filter is installed.
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
         socket.set_nonblocking(true)?;
         socket.attach_filter(&filter())?;
-        // A packet counts with all that it carries, and some are 64 KB.
+        // A packet occupies the buffer with its full size, up to 64 KB.
         grow(&socket);
         socket.bind(&packets_of(EVERY_DEVICE)?)?;
         // SAFETY: the socket is open, and stays so and the same until the `AsyncFd` that owns it is
@@ -61,10 +62,10 @@ impl Tap {
         Ok(Self { socket })
     }
 
-    /// Waits for the next packet. May be dropped while it waits.
+    /// Waits for the next packet. Cancel safe.
     ///
     /// # Errors
-    /// The socket is of no more use.
+    /// The socket has failed.
     pub async fn next(&self) -> io::Result<Tapped> {
         loop {
             let mut ready = self.socket.readable().await?;
@@ -94,7 +95,7 @@ fn receive(socket: &Socket) -> io::Result<Tapped> {
     })
 }
 
-/// The address of all packets of a device, by its index; 0: of all devices.
+/// Returns the address that binds to all packets of a device, by its index; 0 means all devices.
 pub(crate) fn packets_of(interface: u32) -> io::Result<SockAddr> {
     let mut storage = SockAddrStorage::zeroed();
     let link = libc::sockaddr_ll {
@@ -113,18 +114,18 @@ pub(crate) fn packets_of(interface: u32) -> io::Result<SockAddr> {
     Ok(unsafe { SockAddr::new(storage, len) })
 }
 
-/// Sends a whole IP packet out of a device, or where routes lead, past connections, marks and rules
-/// for flows.
+/// Sends a complete IP packet over a device, or by the routes, bypassing connections, marks and
+/// rules for flows.
 ///
 /// # Errors
-/// The device is gone, or nothing leads to the destination by it.
+/// The device was removed, or has no route to the destination.
 pub fn send_packet(device: Option<&str>, destination: IpAddr, packet: &[u8]) -> io::Result<()> {
     let domain = if destination.is_ipv6() {
         Domain::IPV6
     } else {
         Domain::IPV4
     };
-    // With this protocol the caller writes the header.
+    // With this protocol, the caller supplies the IP header.
     let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?;
     keep_outside(&socket, device)?;
     socket.set_nonblocking(true)?;
@@ -133,7 +134,7 @@ pub fn send_packet(device: Option<&str>, destination: IpAddr, packet: &[u8]) -> 
         .map(drop)
 }
 
-/// The name of the device with that index.
+/// Returns the name of the device with that index.
 #[must_use]
 pub fn device_name(index: u32) -> Option<String> {
     let mut name = [0; libc::IF_NAMESIZE];
@@ -147,8 +148,8 @@ pub fn device_name(index: u32) -> Option<String> {
     name.to_str().ok().map(ToOwned::to_owned)
 }
 
-/// Classic BPF over the IP packet: beginnings of TCP, openings over UDP, and a sample of the rest
-/// of TCP.
+/// Returns a classic BPF filter of IP packets: it accepts SYNs, openings over UDP, and a sample of
+/// the other TCP packets.
 fn filter() -> Vec<SockFilter> {
     let op = |code: u32, k: u32, jt: u8, jf: u8| SockFilter::new(code as u16, jt, jf, k);
     const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
@@ -175,7 +176,7 @@ fn filter() -> Vec<SockFilter> {
         op(libc::BPF_LDX | libc::BPF_W | libc::BPF_IMM, 40, 0, 0),
         op(LOAD_BYTE, 6, 0, 0),
         op(IS, tcp, 0, 4),
-        // 11: TCP: a beginning, or one of so many
+        // 11: TCP: a beginning, or a sampled segment
         op(LOAD_BYTE_X, 13, 0, 0),
         op(HAS, 2, 6, 0),
         op(LOAD_WORD, RANDOM, 0, 0),
@@ -189,11 +190,13 @@ fn filter() -> Vec<SockFilter> {
     ]
 }
 
-/// As an index: no device has it (packet(7)).
+/// Interface index that stands for all devices (packet(7)).
 const EVERY_DEVICE: u32 = 0;
-/// TCP packets of which one is looked at. A power of two.
+/// Sampling interval of TCP packets. A power of two. Source: our choice; a copy of each packet
+/// takes as long as its forwarding, and with rarer ones a flow that starts is detected later.
 pub const ONE_IN: u32 = 16;
-/// IPv6 and TCP headers with all options fit, and so does a whole opening.
+/// Bytes of a packet that are captured. Source: the headers of IPv6 (40 bytes, RFC 8200 section 3)
+/// and of TCP with all options (60 bytes, RFC 9293 section 3.1), and a whole opening.
 const FRONT: usize = 128;
 /// The kernel's random number, as a place to load from (`SKF_AD_OFF + SKF_AD_RANDOM` in
 /// linux/filter.h).
@@ -216,7 +219,7 @@ mod tests {
         let up = namespace.command("ip").args(["link", "set", "lo", "up"]).status();
         assert!(up.unwrap().success());
         for host in ["127.0.0.1", "::1"] {
-            // The socket is made there and used here.
+            // The socket is created in the namespace and used here.
             let raw = namespace.run(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread()
                     .enable_all()
@@ -248,7 +251,7 @@ mod tests {
                 });
                 Ok((datagrams, beginnings))
             });
-            // Each once on its way out and once on its way in.
+            // Each is captured once when sent and once when received.
             assert_eq!(raw.unwrap(), (2, 2), "{host}");
         }
     }

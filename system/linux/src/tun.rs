@@ -1,8 +1,7 @@
-//! The TUN interface that applications see, or the TAP interface that a bridge sees, with
-//! segmentation offload.
+//! TUN interface for applications, or TAP interface for a bridge, with segmentation offload.
 //!
-//! One read or write carries up to 64 KB of one flow behind a virtio header, so that the kernel
-//! boundary is crossed once for some forty packets.
+//! One read or write transfers up to 64 KB of one flow after a virtio header, so there is one
+//! system call for about 40 packets.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
@@ -29,37 +28,38 @@ const TUN_F_USO4: c_uint = 0x20;
 const TUN_F_USO6: c_uint = 0x40;
 const VIRTIO_LEN: c_int = 10;
 
-/// Bytes that a read may need: the virtio header and the largest packet.
+/// Bytes that a read may need: the virtio header and the largest packet. Source: `struct
+/// virtio_net_hdr` of linux/virtio_net.h has 10 bytes, and a packet has at most 64 KiB.
 pub const READ_LEN: usize = 10 + 65_536;
 
-/// An open TUN interface; it disappears when the last handle is closed.
+/// An open TUN interface; it is removed when the last handle is closed.
 #[derive(Debug)]
 pub struct Tun {
     file: File,
     name: String,
-    takes_joined_udp: bool,
+    takes_coalesced_udp: bool,
 }
 
-/// Why a TUN interface could not be made.
+/// Reason why a TUN interface could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TunError {
-    /// The kernel offers no TUN devices, or not to this user.
-    #[error("cannot open /dev/net/tun (is the tun module loaded, and is this root?)")]
+    /// The kernel has no TUN devices, or this user may not use them.
+    #[error("cannot open /dev/net/tun: check that the tun module is loaded, and run as root")]
     Open(#[source] io::Error),
     /// The name is empty or longer than 15 bytes.
     #[error("`{0}` is not an interface name: 1 to 15 bytes")]
     Name(String),
-    /// The interface could not be created: the name is taken, or rights are missing.
-    #[error("cannot create interface `{0}`: is another hawser running, or are rights missing?")]
+    /// The interface could not be created: the name is taken, or privileges are missing.
+    #[error("cannot create interface `{0}`: another hawser may be running, or rights are missing")]
     Create(String, #[source] io::Error),
     /// The kernel refuses an option.
-    #[error("interface `{0}` does not take the option {1}")]
+    #[error("interface `{0}` does not support the option {1}")]
     Option(String, &'static str, #[source] io::Error),
-    /// A descriptor from elsewhere is no interface of the kind that [`Tun::create`] makes.
-    #[error("this is no TUN interface of ours")]
+    /// An inherited descriptor is not an interface of the kind that [`Tun::create`] creates.
+    #[error("not a TUN interface of Hawser")]
     Foreign,
-    /// It is one, of another name.
+    /// TUN interface of another name.
     #[error("the interface is called {0}")]
     OtherName(String),
 }
@@ -74,8 +74,8 @@ impl Tun {
         Self::create_as(name, mtu, libc::IFF_TUN)
     }
 
-    /// Creates an Ethernet interface named `name` (down, with an address that the kernel draws)
-    /// with an MTU of `mtu` bytes. Reads and writes are frames behind their virtio headers.
+    /// Creates an Ethernet interface named `name` (down, with a random address) with an MTU of
+    /// `mtu` bytes. Reads and writes are frames after their virtio headers.
     ///
     /// # Errors
     /// [`TunError`]: no interface is left behind.
@@ -83,8 +83,8 @@ impl Tun {
         Self::create_as(name, mtu, libc::IFF_TAP)
     }
 
-    /// As [`Self::create`], with so many queues, each with a handle of its own. One alone is what
-    /// [`Self::create`] makes.
+    /// Creates the interface like [`Self::create`], with `count` queues, each with its own handle.
+    /// With a single queue it is equivalent to [`Self::create`].
     ///
     /// # Errors
     /// [`TunError`]: no interface is left behind.
@@ -98,11 +98,11 @@ impl Tun {
         Self::prepare(file, name.to_owned(), mtu)
     }
 
-    /// Goes on with a queue of the interface `wanted`, which another process has made with
-    /// [`Self::create_queues`] of so many queues, with an MTU of `mtu` bytes.
+    /// Continues with a queue of the interface `wanted`, which another process created with
+    /// [`Self::create_queues`] of `count` queues, with an MTU of `mtu` bytes.
     ///
     /// # Errors
-    /// [`TunError`]: the descriptor is of something else, or does not take the MTU; it is closed.
+    /// [`TunError`]: the descriptor is of another kind, or does not accept the MTU; it is closed.
     pub fn adopt(descriptor: OwnedFd, wanted: &str, mtu: u16, count: u32) -> Result<Self, TunError> {
         let file = File::from(descriptor);
         let mut request = interface_request("");
@@ -126,12 +126,12 @@ impl Tun {
         Self::prepare(file, name, mtu)
     }
 
-    /// Sets what an interface is to do for us.
+    /// Sets the options of an interface.
     fn prepare(file: File, name: String, mtu: u16) -> Result<Self, TunError> {
         let mut tun = Self {
             file,
             name,
-            takes_joined_udp: false,
+            takes_coalesced_udp: false,
         };
         tun.set_offloads()?;
         tun.set_mtu(mtu)?;
@@ -145,20 +145,20 @@ impl Tun {
         let result = unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETVNETHDRSZ, &raw const len) };
         check(result).map_err(|error| option("virtio header size", error))?;
         let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
-        // UDP segmentation needs Linux 6.2; without it such packets come and go one by one.
-        self.takes_joined_udp = self.offload(tcp | TUN_F_USO4 | TUN_F_USO6).is_ok();
-        if !self.takes_joined_udp {
+        // UDP segmentation needs Linux 6.2; without it, such packets are transferred one by one.
+        self.takes_coalesced_udp = self.offload(tcp | TUN_F_USO4 | TUN_F_USO6).is_ok();
+        if !self.takes_coalesced_udp {
             let set = self.offload(tcp);
             set.map_err(|error| option("segmentation offload", error))?;
         }
         Ok(())
     }
 
-    /// Whether several UDP packets of one flow can be written as one. A kernel before Linux 6.2
-    /// refuses such a write.
+    /// Returns whether several UDP packets of one flow can be written as one. A kernel before Linux
+    /// 6.2 refuses such a write.
     #[must_use]
-    pub fn takes_joined_udp(&self) -> bool {
-        self.takes_joined_udp
+    pub fn takes_coalesced_udp(&self) -> bool {
+        self.takes_coalesced_udp
     }
 
     fn offload(&self, flags: c_uint) -> io::Result<()> {
@@ -166,7 +166,7 @@ impl Tun {
         check(unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETOFFLOAD, libc::c_ulong::from(flags)) })
     }
 
-    /// Lets a program choose the queue of each packet.
+    /// Attaches an eBPF program that chooses the queue of each packet.
     ///
     /// # Errors
     /// The kernel is older than Linux 4.16.
@@ -179,7 +179,7 @@ impl Tun {
     /// Changes the interface's MTU.
     ///
     /// # Errors
-    /// [`TunError::Option`]: the MTU is as before.
+    /// [`TunError::Option`]: the MTU is unchanged.
     pub fn set_mtu(&self, mtu: u16) -> Result<(), TunError> {
         let error = |error| TunError::Option(self.name.clone(), "MTU", error);
         let socket =
@@ -191,31 +191,31 @@ impl Tun {
         check(set).map_err(error)
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Reads one packet behind its virtio header; `None` when none waits. `buffer` should hold
+    /// Reads one packet after its virtio header; `None` if none is available. `buffer` should have
     /// [`READ_LEN`] bytes.
     ///
     /// # Errors
-    /// The interface is gone or down (`EIO`).
+    /// The interface is down (`EIO`), or was removed ([`is_removed`]).
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         would_block((&self.file).read(buffer))
     }
 
-    /// Writes one packet: virtio header, headers and payload pieces. `false` when the kernel's
+    /// Writes one packet: virtio header, headers and payload pieces. Returns false if the kernel's
     /// queue is full.
     ///
     /// # Errors
-    /// The interface is gone, or the kernel refuses the packet.
+    /// The interface was removed, or the kernel refuses the packet.
     pub fn write(&self, pieces: &[IoSlice<'_>]) -> io::Result<bool> {
         Ok(would_block((&self.file).write_vectored(pieces))?.is_some())
     }
 
-    /// A second handle to the same interface and queue, for another thread.
+    /// Returns a second handle to the same interface and queue, for another thread.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -223,7 +223,7 @@ impl Tun {
         Ok(Self {
             file: self.file.try_clone()?,
             name: self.name.clone(),
-            takes_joined_udp: self.takes_joined_udp,
+            takes_coalesced_udp: self.takes_coalesced_udp,
         })
     }
 }
@@ -234,12 +234,20 @@ impl AsFd for Tun {
     }
 }
 
-/// What makes an interface one of several queues.
+/// Returns whether an error of [`Tun::read`] means that another program has removed the interface.
+///
+/// Source: Linux, `tun_chr_read_iter`: `EBADFD` without an interface.
+#[must_use]
+pub fn is_removed(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBADFD)
+}
+
+/// Returns the flag of an interface with several queues.
 fn several(count: u32) -> c_int {
     if count > 1 { libc::IFF_MULTI_QUEUE } else { 0 }
 }
 
-/// Makes a TUN or TAP interface named `name`, by `flags` of linux/if_tun.h; reads do not wait.
+/// Creates a TUN or TAP interface named `name` with `flags` of linux/if_tun.h; reads do not block.
 pub(crate) fn open(name: &str, flags: c_int) -> Result<File, TunError> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ {
         return Err(TunError::Name(name.to_owned()));
@@ -306,12 +314,12 @@ mod tests {
         ));
     }
 
-    /// What waits in a queue: the last byte of each packet, which its sender numbers them by.
+    /// Returns the last byte of each packet in a queue, which is the sender's packet number.
     fn numbers(queue: &Tun) -> Vec<u8> {
         let mut buffer = vec![0; READ_LEN];
         let mut found = Vec::new();
         while let Ok(Some(len)) = queue.read(&mut buffer) {
-            // The kernel itself says things over IPv6, to all.
+            // The kernel itself sends IPv6 multicast packets.
             if buffer[..len].ends_with(b"to you") {
                 let is_v6 = buffer[10] >> 4 == 6;
                 found.push(buffer[if is_v6 { 10 + 39 } else { 10 + 19 }]);
@@ -323,7 +331,7 @@ mod tests {
     #[test]
     fn packets_come_out_of_the_queue_that_their_destination_chooses() {
         for count in [2, 3, 5] {
-            // Another test that starts a program holds the last interface open for a moment.
+            // Another test that starts a program may keep the last interface open for a moment.
             let Ok(namespace) = crate::netns::Namespace::new() else {
                 hawser_testing::skip("no namespaces");
                 return;
@@ -354,7 +362,7 @@ mod tests {
                 Err(error) => panic!("{error}"),
             };
             run("link set several up");
-            // The network is a multiple of no count: the number of the host alone decides.
+            // The network's address is not a multiple of any count: only the host's bits decide.
             run("addr add 10.9.7.16/24 dev several");
             run("addr add fd00::7:0/64 dev several nodad");
             namespace

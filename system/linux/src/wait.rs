@@ -1,4 +1,4 @@
-//! Waiting: for several descriptors at once with nanosecond timeouts, and for another thread.
+//! Waits for several descriptors at once with nanosecond timeouts, and for another thread.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -11,12 +11,12 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// A waker that nobody has woken yet.
+    /// Creates a waker that has not been woken.
     ///
     /// # Errors
     /// No file descriptor is left.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: no pointers; a non-negative result is a descriptor that nobody else owns.
+        // SAFETY: no pointers; a non-negative result is a descriptor that no other code owns.
         let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if event < 0 {
             return Err(io::Error::last_os_error());
@@ -27,14 +27,14 @@ impl Waker {
         })
     }
 
-    /// Wakes the waiting thread, or keeps it from falling asleep.
+    /// Wakes the waiting thread, or prevents its next wait from blocking.
     pub fn wake(&self) {
         let one = 1_u64.to_ne_bytes();
         // SAFETY: the buffer is eight bytes long and lives through the call.
         unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Takes note that the waking was seen.
+    /// Resets the waker after a wake-up.
     pub fn clear(&self) {
         let mut count = [0_u8; 8];
         // SAFETY: the buffer is eight bytes long and lives through the call.
@@ -48,14 +48,14 @@ impl AsFd for Waker {
     }
 }
 
-/// Waits until one of `sources` is readable or `timeout` has passed (`None`: for ever), and sets
+/// Waits until one of `sources` is readable or `timeout` has passed (`None`: forever), and sets
 /// `ready` for each.
 ///
 /// # Errors
-/// The kernel's; an interrupting signal is not one, it ends the wait with nothing ready.
+/// The kernel's error; an interrupting signal is not an error and ends the wait with nothing ready.
 ///
 /// # Panics
-/// When `ready` is shorter than `sources`, or there are more than 64.
+/// Panics if `ready` is shorter than `sources`, or there are more than 64.
 pub fn wait_readable(
     sources: &[BorrowedFd<'_>],
     timeout: Option<Duration>,

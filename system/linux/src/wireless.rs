@@ -1,7 +1,9 @@
-//! Wi-Fi: what the kernel says of its cards and interfaces.
+//! Wi-Fi: state of cards and interfaces, as reported by the kernel.
 
 pub mod air;
+mod attributes;
 pub mod bandwidth;
+mod capabilities;
 pub mod cards;
 pub mod channel_switch;
 pub mod conversation;
@@ -12,30 +14,30 @@ use std::os::fd::AsRawFd;
 
 use crate::ioctl_request;
 
-/// The address of the access point (BSSID) that an interface is associated with; `None` when it has
-/// none, or is no wireless one.
+/// Returns the BSSID of the access point with which an interface is associated; `None` if there is
+/// none, or if it is not a wireless interface.
 ///
-/// By the wireless extensions, which cfg80211 offers in every distribution's kernel
-/// (`CONFIG_CFG80211_WEXT`): one call, where nl80211 takes a conversation.
+/// Uses the wireless extensions, which cfg80211 provides in every distribution's kernel
+/// (`CONFIG_CFG80211_WEXT`): one call, whereas nl80211 needs several.
 #[must_use]
 pub fn access_point(interface: &str) -> Option<[u8; 6]> {
     let request = ask(interface, GET_ACCESS_POINT)
         .inspect_err(|error| tracing::trace!(interface, %error, "no access point"))
         .ok()?;
-    // A `struct sockaddr` behind the name: two bytes of family, then the address.
+    // A `struct sockaddr` after the name: two bytes of family, then the address.
     let address: [u8; 6] = request[libc::IFNAMSIZ + 2..][..6].try_into().ok()?;
-    // Zeroes, ones and 44:44:44:44:44:44 say that there is none (linux/wireless.h).
+    // All zeroes, all ones and 44:44:44:44:44:44 mean that there is none (linux/wireless.h).
     let is_none = address.iter().all(|byte| *byte == address[0]) && [0, 0xff, 0x44].contains(&address[0]);
     (!is_none).then_some(address)
 }
 
-/// An address of a device (MAC) as people write it.
+/// Formats a MAC address.
 #[must_use]
 pub fn written(address: [u8; 6]) -> String {
     address.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Reads an address of a device as people write it.
+/// Parses a MAC address.
 #[must_use]
 pub fn address(text: &str) -> Option<[u8; 6]> {
     let bytes: Option<Vec<u8>> = text
@@ -45,7 +47,7 @@ pub fn address(text: &str) -> Option<[u8; 6]> {
     bytes?.try_into().ok()
 }
 
-/// Whether an interface is up.
+/// Returns whether an interface is up.
 fn is_up(interface: &str) -> bool {
     ask(interface, ioctl_request(libc::SIOCGIFFLAGS as u32)).is_ok_and(|answer| {
         let flags = [answer[libc::IFNAMSIZ], answer[libc::IFNAMSIZ + 1]];
@@ -53,7 +55,7 @@ fn is_up(interface: &str) -> bool {
     })
 }
 
-/// Asks the kernel something of an interface; the answer has its name in front.
+/// Queries a property of an interface; the answer begins with its name.
 fn ask(interface: &str, question: libc::Ioctl) -> io::Result<[u8; REQUEST]> {
     let mut request = [0_u8; REQUEST];
     let name = request
@@ -68,7 +70,8 @@ fn ask(interface: &str, question: libc::Ioctl) -> io::Result<[u8; REQUEST]> {
     Ok(request)
 }
 
-/// Of `struct ifreq`: a name, and a union of 24 bytes; that of `struct iwreq` has 16.
+/// Length of `struct ifreq`: a name, and a union of 24 bytes (linux/if.h); that of `struct iwreq`
+/// has 16 (linux/wireless.h).
 const REQUEST: usize = libc::IFNAMSIZ + 24;
 /// `SIOCGIWAP` (linux/wireless.h).
 const GET_ACCESS_POINT: libc::Ioctl = ioctl_request(0x8b15);

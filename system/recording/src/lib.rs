@@ -1,8 +1,8 @@
-//! What a daemon saw of its own networks over time, as text: `hawser record` writes it, a replay
-//! reads it.
+//! Recording of a daemon's networks over time, as text: written by `hawser record`, read by a
+//! replay.
 //!
-//! A recording is JSON, one object a line. The first says the version; each other line is one look
-//! at the networks:
+//! A recording is JSON with one object per line. The first line contains the version; each other
+//! line is one sample of the networks:
 //!
 //! ```text
 //!   {"hawser_recording":1,"interval_ms":1000}
@@ -10,14 +10,14 @@
 //!                                      "rtt_ms":41.5,"min_rtt_ms":40.0,"loss":0.01}}}
 //! ```
 //!
-//! It holds no payload, no address, no flow, no date, and by default no name: networks are numbered
-//! as they appear. A network that a look does not list is gone. A last line without its line feed
-//! was cut and is ignored; fields may be added at any time.
+//! It contains no payload, no address, no flow, no date, and by default no name: networks are
+//! numbered as they appear. A network that a sample does not list was removed. A last line without
+//! its line feed is truncated and ignored; fields may be added at any time.
 //!
-//! Limitations: a client measures how fast its paths deliver what it sends, and sees of the other
-//! direction only what arrives. So the downward rate is a lower bound, close where something was
-//! downloading. Direct mode sees only what its networks carry, and the round trips of gateways
-//! ([`Recorder::look`]).
+//! Limitations: a client measures the delivery rate of its paths when sending, but only the
+//! arriving traffic of the other direction. So the downward rate is a lower bound, which is close
+//! during downloads. Direct mode measures only the traffic of its networks, and the round trips to
+//! gateways ([`Recorder::sample`]).
 #![forbid(unsafe_code)]
 
 pub mod page;
@@ -28,30 +28,30 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What was seen over time.
+/// Samples over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recording {
-    /// Between two looks.
+    /// Interval between samples.
     pub interval_ms: u64,
-    /// In order of time.
-    pub looks: Vec<Look>,
+    /// Samples in order of time.
+    pub samples: Vec<NetworkSample>,
 }
 
 /// The networks at one time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Look {
-    /// Since the first look.
+pub struct NetworkSample {
+    /// Time since the first sample.
     pub t_ms: u64,
-    /// Those that the daemon used.
+    /// Networks that the daemon used.
     pub networks: BTreeMap<String, Seen>,
 }
 
-/// One network at one time. Rates are UDP payload.
+/// State of one network at one time. Rates are UDP payload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
     /// `validating`, `active`, `suspect` or `dead`, as in `hawser status`.
     pub state: String,
-    /// How fast it delivers what is sent, as estimated; 0 when unknown.
+    /// Estimated delivery rate; 0 if unknown.
     pub rate_bps: u64,
     /// Sent in the last second.
     pub send_bps: u64,
@@ -65,14 +65,14 @@ pub struct Seen {
     pub loss: f64,
 }
 
-/// Why a recording cannot be read.
+/// Reason why a recording cannot be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordingError {
-    /// It is something else.
-    #[error("line 1: this is no recording; `hawser record --out FILE` makes one")]
+    /// The file is not a recording.
+    #[error("line 1: not a recording; `hawser record --out FILE` creates one")]
     NotARecording,
-    /// It is of another time.
+    /// Unsupported version.
     #[error("line 1: this recording has version {0}; this program reads version {VERSION}")]
     Version(u64),
     /// A line is damaged.
@@ -80,7 +80,7 @@ pub enum RecordingError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// Description of the error.
         problem: String,
     },
 }
@@ -91,17 +91,17 @@ struct Header {
     interval_ms: u64,
 }
 
-/// Turns what a daemon says of itself into lines.
+/// Converts status answers of a daemon to lines.
 #[derive(Debug)]
 pub struct Recorder {
-    /// By the daemon's name; `None` keeps names.
+    /// Anonymous names by the daemon's name; `None` preserves names.
     numbers: Option<BTreeMap<String, String>>,
     /// Direct mode: the smallest round trip so far, ms, by the daemon's name.
     smallest: BTreeMap<String, f64>,
 }
 
 impl Recorder {
-    /// A recorder that numbers networks, or keeps their names.
+    /// Creates a recorder that replaces the names of networks by numbers, or records the names.
     #[must_use]
     pub fn new(keeps_names: bool) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Recorder {
         }
     }
 
-    /// The first line.
+    /// Returns the first line.
     #[must_use]
     pub fn header(interval_ms: u64) -> String {
         to_line(&Header {
@@ -119,13 +119,13 @@ impl Recorder {
         })
     }
 
-    /// The line of one look: what the answer to a status request says of paths, and nothing else.
+    /// Returns the line of one sample, which contains only the paths of a status answer.
     ///
     /// Direct mode has networks in place of paths. Their rates are those of the devices, less the
-    /// headers of full packets; what a network delivers upwards is taken to be the most that it has
-    /// carried of late in either direction; round trips are those of gateways, and loss is unknown.
+    /// headers of full packets. The upstream capacity of a network is the maximum of its recent
+    /// rates in either direction. Round trips are those of gateways, and loss is unknown.
     #[must_use]
-    pub fn look(&mut self, t_ms: u64, status: &Value) -> String {
+    pub fn sample(&mut self, t_ms: u64, status: &Value) -> String {
         let mut networks = BTreeMap::new();
         if status["role"] == "direct" {
             for network in list(&status["networks"]) {
@@ -141,10 +141,10 @@ impl Recorder {
                 networks.extend(name.map(|name| (self.name(name), seen(path))));
             }
         }
-        to_line(&Look { t_ms, networks })
+        to_line(&NetworkSample { t_ms, networks })
     }
 
-    /// A network of direct mode; `None` where direct mode does not use it.
+    /// Returns the sample of a network of direct mode; `None` if direct mode does not use it.
     fn seen_directly(&mut self, network: &Value) -> Option<Seen> {
         let state = match network["state"].as_str()? {
             "active" | "unwatched" => "active",
@@ -183,8 +183,7 @@ impl Recording {
     /// Reads a recording.
     ///
     /// # Errors
-    /// [`RecordingError`] with the line at the first that is damaged, other than a last one that
-    /// was cut.
+    /// [`RecordingError`] with the first damaged line, other than a truncated last one.
     pub fn parse(text: &str) -> Result<Self, RecordingError> {
         let mut lines = text.split_inclusive('\n').enumerate();
         let first = lines.next().map_or("", |(_, line)| line);
@@ -195,61 +194,62 @@ impl Recording {
             None => return Err(RecordingError::NotARecording),
         }
         let header: Header = serde_json::from_value(first).map_err(|_| RecordingError::NotARecording)?;
-        let mut looks: Vec<Look> = Vec::new();
+        let mut samples: Vec<NetworkSample> = Vec::new();
         for (n, line) in lines.filter(|(_, line)| line.ends_with('\n') && !line.trim().is_empty()) {
             let damaged = |problem: String| RecordingError::Line { line: n + 1, problem };
-            let look: Look = serde_json::from_str(line).map_err(|error| damaged(error.to_string()))?;
-            if looks.last().is_some_and(|last| last.t_ms >= look.t_ms) {
-                return Err(damaged("time goes backwards".to_owned()));
+            let sample: NetworkSample =
+                serde_json::from_str(line).map_err(|error| damaged(error.to_string()))?;
+            if samples.last().is_some_and(|last| last.t_ms >= sample.t_ms) {
+                return Err(damaged("the time decreases".to_owned()));
             }
-            if let Some((name, _)) = look.networks.iter().find(|(_, seen)| !seen.is_sane()) {
-                return Err(damaged(format!(
-                    "{name} has a loss or a round trip that cannot be"
-                )));
+            if let Some((name, _)) = sample.networks.iter().find(|(_, seen)| !seen.is_sane()) {
+                return Err(damaged(format!("{name} has an impossible loss or round trip")));
             }
-            looks.push(look);
+            samples.push(sample);
         }
         Ok(Self {
             interval_ms: header.interval_ms.max(1),
-            looks,
+            samples,
         })
     }
 
-    /// The same with a quota on a network, which is gone from the look on before which it carried
-    /// more than this many bytes, both ways together. What others would have carried instead is no
-    /// part of it. `None` where no look lists the network.
+    /// Returns the recording with a quota on a network: the network is missing from the first
+    /// sample before which it had transferred more than this many bytes, in both directions
+    /// together. Its traffic is not moved to other networks. Returns `None` if no sample lists the
+    /// network.
     ///
     /// Units: the quota is bytes of frames, as devices count them.
     #[must_use]
     pub fn with_quota(&self, network: &str, quota: u64) -> Option<Self> {
         let mut limited = self.clone();
         let (mut carried, mut is_there) = (0.0, false);
-        let starts = self.looks.iter().map(|look| look.t_ms);
+        let starts = self.samples.iter().map(|sample| sample.t_ms);
         let ends = starts.clone().skip(1).chain([u64::MAX]);
-        for (look, (start, end)) in limited.looks.iter_mut().zip(starts.zip(ends)) {
-            let Some(seen) = look.networks.get(network) else {
+        for (sample, (start, end)) in limited.samples.iter_mut().zip(starts.zip(ends)) {
+            let Some(seen) = sample.networks.get(network) else {
                 continue;
             };
             is_there = true;
             let bps = (seen.send_bps + seen.receive_bps) as f64 * FRAMES_OVER_PAYLOAD;
             if carried > quota as f64 {
-                look.networks.remove(network);
+                sample.networks.remove(network);
             }
             carried += bps / 8.0 * (end - start) as f64 / 1e3;
         }
         is_there.then_some(limited)
     }
 
-    /// The mean of what arrived over all networks. Units: bit/s of UDP payload.
+    /// Returns the mean received rate over all networks. Units: bit/s of UDP payload.
     #[must_use]
     pub fn mean_receive_bps(&self) -> f64 {
-        let received = |look: &Look| {
-            look.networks
+        let received = |sample: &NetworkSample| {
+            sample
+                .networks
                 .values()
                 .map(|seen| seen.receive_bps as f64)
                 .sum::<f64>()
         };
-        self.looks.iter().map(received).sum::<f64>() / self.looks.len().max(1) as f64
+        self.samples.iter().map(received).sum::<f64>() / self.samples.len().max(1) as f64
     }
 }
 
@@ -288,9 +288,11 @@ fn to_line(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("looks are plain data") + "\n"
 }
 
-/// A full packet: 1514 bytes of frame around 1472 of UDP payload.
+/// Size of a full frame over its payload: 14 bytes of Ethernet (RFC 894), 20 of IPv4 (RFC 791) and
+/// 8 of UDP (RFC 768) around 1472 bytes.
 pub const FRAMES_OVER_PAYLOAD: f64 = 1514.0 / 1472.0;
-/// Changes when an old reader would misread a recording.
+/// Version, which changes if an old reader would misinterpret a recording. Source: the first
+/// version.
 const VERSION: u64 = 1;
 
 #[cfg(test)]

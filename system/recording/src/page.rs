@@ -1,8 +1,8 @@
-//! Texts of others in the pages that runs are drawn as.
+//! Escapes untrusted text in the pages that display runs.
 
 use std::fmt::Write as _;
 
-/// A text in JSON and in a script, which it cannot end.
+/// Escapes text for JSON inside a script element, which it cannot close.
 pub fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -19,7 +19,7 @@ pub fn quoted(text: &str) -> String {
     out
 }
 
-/// A text in HTML: without what could begin an element.
+/// Escapes text for HTML, so that it cannot start an element.
 pub fn plain(text: &str) -> String {
     text.chars().filter(|c| !"<>&".contains(*c)).collect()
 }

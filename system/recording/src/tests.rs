@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What `hawser status --json` says: much more than may be recorded.
+/// An answer of `hawser status --json`, with many fields that must not be recorded.
 fn status(paths: &[(&str, &str, u64, f64)]) -> Value {
     let paths: Vec<Value> = paths
         .iter()
@@ -19,11 +19,11 @@ fn status(paths: &[(&str, &str, u64, f64)]) -> Value {
         "sessions": [{ "paths": paths, "flows": [{ "flow": "tcp 100.96.0.2:40000 -> 203.0.113.2:80" }] }] })
 }
 
-fn record(looks: &[Value], keeps_names: bool) -> String {
+fn record(samples: &[Value], keeps_names: bool) -> String {
     let mut recorder = Recorder::new(keeps_names);
     let mut text = Recorder::header(1000);
-    for (n, look) in looks.iter().enumerate() {
-        text += &recorder.look(n as u64 * 1000 + 7, look);
+    for (n, sample) in samples.iter().enumerate() {
+        text += &recorder.sample(n as u64 * 1000 + 7, sample);
     }
     text
 }
@@ -31,11 +31,11 @@ fn record(looks: &[Value], keeps_names: bool) -> String {
 fn commute() -> Vec<Value> {
     let wifi = |state, mbps| ("wlp3s0", state, mbps, 10.0);
     let lte = |mbps, rtt| ("wwan0", "active", mbps, rtt);
-    let mut looks = vec![status(&[wifi("active", 20), lte(8, 50.0)]); 10];
-    looks.extend(vec![status(&[wifi("dead", 0), lte(9, 50.0)]); 10]);
-    looks.extend(vec![status(&[lte(9, 90.0)]); 10]);
-    looks.extend(vec![status(&[wifi("active", 30), lte(4, 90.0)]); 10]);
-    looks
+    let mut samples = vec![status(&[wifi("active", 20), lte(8, 50.0)]); 10];
+    samples.extend(vec![status(&[wifi("dead", 0), lte(9, 50.0)]); 10]);
+    samples.extend(vec![status(&[lte(9, 90.0)]); 10]);
+    samples.extend(vec![status(&[wifi("active", 30), lte(4, 90.0)]); 10]);
+    samples
 }
 
 #[test]
@@ -56,9 +56,9 @@ fn a_recording_holds_no_address_no_flow_and_no_name() {
     }
     let names: BTreeSet<String> = Recording::parse(&text)
         .expect("its own")
-        .looks
+        .samples
         .into_iter()
-        .flat_map(|look| look.networks.into_keys())
+        .flat_map(|sample| sample.networks.into_keys())
         .collect();
     assert_eq!(names.into_iter().collect::<Vec<_>>(), ["network-1", "network-2"]);
     assert!(record(&commute(), true).contains("wlp3s0"), "when asked to");
@@ -69,13 +69,13 @@ fn a_cut_end_is_ignored_and_damage_is_named() {
     let text = record(&commute(), false);
     let whole = Recording::parse(&text).expect("its own");
     let cut = Recording::parse(&text[..text.len() - 3]).expect("a cut end");
-    assert_eq!(cut.looks, whole.looks[..39]);
+    assert_eq!(cut.samples, whole.samples[..39]);
     let problem = |text: &str| Recording::parse(text).expect_err("damaged").to_string();
-    assert!(problem("").contains("no recording"));
-    assert!(problem("name = \"a scenario\"\n").contains("no recording"));
+    assert!(problem("").contains("not a recording"));
+    assert!(problem("name = \"a scenario\"\n").contains("not a recording"));
     assert!(problem("{\"hawser_recording\":9,\"interval_ms\":1}\n").contains("version 9"));
     assert!(
-        problem(&text.replacen("\"t_ms\":3007", "\"t_ms\":7", 1)).starts_with("line 5: time goes backwards")
+        problem(&text.replacen("\"t_ms\":3007", "\"t_ms\":7", 1)).starts_with("line 5: the time decreases")
     );
     assert!(problem(&text.replacen("\"loss\":0.01", "\"loss\":1.5", 1)).starts_with("line 2: network-1"));
     assert!(problem(&text.replacen("rtt_ms", "rtt", 1)).starts_with("line 2: "));
@@ -91,7 +91,7 @@ fn direct(state: &str, receive_bps: u64, rtt_ms: Option<f64>) -> Value {
 
 #[test]
 fn direct_mode_is_recorded_by_its_devices_and_gateways() {
-    let looks = [
+    let samples = [
         direct("unwatched", 0, None),
         direct("active", 15_140_000, Some(9.0)),
         direct("active", 15_140_000, Some(3.0)),
@@ -99,14 +99,14 @@ fn direct_mode_is_recorded_by_its_devices_and_gateways() {
         direct("portal", 0, None),
         direct("over quota", 0, Some(3.0)),
     ];
-    let text = record(&looks, false);
+    let text = record(&samples, false);
     for secret in ["wlp3s0", "docker", "100.64", "192.168"] {
         assert!(!text.contains(secret), "{secret}");
     }
     let recording = Recording::parse(&text).expect("its own");
-    let of = |look: usize| recording.looks[look].networks.get("network-1");
+    let of = |sample: usize| recording.samples[sample].networks.get("network-1");
     let found: Vec<_> = (0..5)
-        .filter_map(|look| of(look).map(|seen| (seen.state.as_str(), seen.rtt_ms, seen.min_rtt_ms)))
+        .filter_map(|sample| of(sample).map(|seen| (seen.state.as_str(), seen.rtt_ms, seen.min_rtt_ms)))
         .collect();
     assert_eq!(
         found,
@@ -122,7 +122,7 @@ fn direct_mode_is_recorded_by_its_devices_and_gateways() {
     let rates = (busy.receive_bps, busy.send_bps, busy.rate_bps, busy.loss);
     assert_eq!(rates, (14_720_000, 147_200, 29_440_000, 0.0), "payload");
     assert_eq!(of(5), None, "one that is shut is not used");
-    assert!(recording.looks.iter().all(|look| look.networks.len() <= 1));
+    assert!(recording.samples.iter().all(|sample| sample.networks.len() <= 1));
 }
 
 #[test]
@@ -133,16 +133,19 @@ fn a_network_is_gone_once_its_quota_is_used_up() {
         .with_quota("network-2", 5_000_000)
         .expect("there is one");
     let seen = |recording: &Recording| {
-        let looks = recording.looks.iter();
-        looks
-            .map(|look| look.networks.contains_key("network-2"))
+        let samples = recording.samples.iter();
+        samples
+            .map(|sample| sample.networks.contains_key("network-2"))
             .collect::<Vec<_>>()
     };
-    assert_eq!(seen(&limited), (0..40).map(|look| look < 5).collect::<Vec<_>>());
+    assert_eq!(
+        seen(&limited),
+        (0..40).map(|sample| sample < 5).collect::<Vec<_>>()
+    );
     let others = |recording: &Recording| {
-        let looks = recording.looks.iter();
-        looks
-            .filter(|look| look.networks.contains_key("network-1"))
+        let samples = recording.samples.iter();
+        samples
+            .filter(|sample| sample.networks.contains_key("network-1"))
             .count()
     };
     assert_eq!(others(&limited), others(&recording));

@@ -1,13 +1,13 @@
-//! What the paths of a tunnel did over time, as a qlog file and as a picture.
+//! Trace of a tunnel's paths over time, as a qlog file and as a chart.
 //!
 //! Scope: samples of one end: rate, window, round trip and state of each path, the queue at the
-//! entrance, retransmissions, and what is held back. The simulator takes them from the machines
-//! themselves, a daemon's from what `hawser status --json` says. Limitations: what comes and goes
-//! between two samples is not seen.
+//! entrance, retransmissions, and packets held back. The simulator takes them from the state
+//! machines themselves, those of a daemon come from `hawser status --json`. Limitations: changes
+//! that revert between two samples are not seen.
 //!
 //! Source: draft-ietf-quic-qlog-main-schema (JSON text sequences; `path` of an event) and
 //! draft-ietf-quic-qlog-quic-events (`recovery_metrics_updated`, `congestion_state_updated`).
-//! Deviates: the protocol is Hawser's, so metrics without a field there have a name of their own in
+//! Deviations: the protocol is Hawser's, so metrics without a field there have their own name in
 //! the schema [`SCHEMA`].
 
 use std::fmt::Write as _;
@@ -17,20 +17,20 @@ use serde_json::Value;
 use crate::list;
 use crate::page::{self, quoted};
 
-/// The schema of the events that qlog has no name for.
+/// Schema of events without a name in qlog.
 const SCHEMA: &str = "urn:hawser:qlog:paths";
 
-/// The states of a path, as `hawser status` names them; the later, the better it carries.
+/// States of a path, as named by `hawser status`, from worst to best.
 pub const STATES: [&str; 4] = ["dead", "validating", "suspect", "active"];
 
 /// A path at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathSample {
-    /// One of [`STATES`].
+    /// State, one of [`STATES`].
     pub state: &'static str,
-    /// Its rate is not known yet: it grows until something is full.
+    /// Set if the rate is unknown: the path is in slow start.
     pub is_starting: bool,
-    /// How fast it delivers, bit/s.
+    /// Delivery rate, bit/s.
     pub rate_bps: u64,
     /// Congestion window, bytes.
     pub window_bytes: u64,
@@ -44,31 +44,31 @@ pub struct PathSample {
     pub loss: f64,
 }
 
-/// A tunnel at one time; all but the first two are counted from its start.
+/// A tunnel at one time; all fields but the first two are counted from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunnelSample {
-    /// Waits at the entrance, bytes.
+    /// Queue at the entrance, bytes.
     pub backlog_bytes: u64,
-    /// Packets that are held back until those before them have come.
+    /// Packets held back until the preceding ones have arrived.
     pub held: u64,
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub retransmitted: u64,
     /// Packets dropped or marked at the entrance.
     pub policed: u64,
-    /// Gaps that nobody waited for any longer.
+    /// Gaps that were given up.
     pub gaps_given_up: u64,
-    /// Packets that came after that.
+    /// Packets that arrived after their gap was given up.
     pub late: u64,
 }
 
-/// All of it at one time.
+/// Sample of all paths at one time, since the start, ms.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// Since the start, ms.
     pub at_ms: f64,
-    /// By network; `None` for one that is not there.
+    /// Paths by network; `None` for an absent one.
     pub paths: Vec<Option<PathSample>>,
-    /// What the paths have in common.
+    /// Common values of all paths.
     pub tunnel: TunnelSample,
 }
 
@@ -81,7 +81,7 @@ pub struct Qlog {
 }
 
 impl Qlog {
-    /// The header of a file; `vantage_point`: `client` or `server`.
+    /// Returns the header of a file; `vantage_point` is `client` or `server`.
     #[must_use]
     pub fn header(title: &str, vantage_point: &str) -> String {
         let (title, vantage_point) = (quoted(title), quoted(vantage_point));
@@ -100,7 +100,7 @@ impl Qlog {
         out
     }
 
-    /// What has changed since the sample before.
+    /// Returns the changes since the previous sample.
     pub fn records(&mut self, networks: &[String], sample: &Sample) -> String {
         let mut out = String::new();
         let time = sample.at_ms;
@@ -171,13 +171,13 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The networks that were seen until now, in the order of [`Sample::paths`].
+    /// Returns the networks seen so far, in the order of [`Sample::paths`].
     #[must_use]
     pub fn networks(&self) -> &[String] {
         &self.networks
     }
 
-    /// A sample of a status that was asked for so long after the start.
+    /// Returns the sample of a status that was requested at this time after the start.
     pub fn sample(&mut self, at_ms: f64, status: &Value) -> Sample {
         let mut paths = vec![None; self.networks.len()];
         for session in list(&status["sessions"]) {
@@ -189,8 +189,8 @@ impl Sampler {
                 };
                 let index = match self.networks.iter().position(|known| *known == name) {
                     Some(index) => index,
-                    // Names come from others: a hub's clients may be many.
-                    None if self.networks.len() == MOST_NETWORKS => continue,
+                    // Names are untrusted: a hub may have many clients.
+                    None if self.networks.len() == MAX_NETWORKS => continue,
                     None => {
                         self.networks.push(name);
                         paths.push(None);
@@ -235,8 +235,8 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-/// A page with a row for each of rates, windows, round trips, the queue at the entrance, holds and
-/// retransmissions over time; without anything from elsewhere. `step_s`: between two samples.
+/// Returns a self-contained page with a row for each of rates, windows, round trips, the queue at
+/// the entrance, held packets and retransmissions over time. `step_s` is the interval of samples.
 #[must_use]
 pub fn picture(title: &str, networks: &[String], step_s: f64, samples: &[Sample]) -> String {
     let each = |value: &dyn Fn(&PathSample) -> f64| {
@@ -273,12 +273,12 @@ pub fn picture(title: &str, networks: &[String], step_s: f64, samples: &[Sample]
             all(&|tunnel| tunnel.backlog_bytes as f64 / 1e3),
         ),
         (
-            "held back at the far end, packets",
+            "buffered at the receiver, packets",
             all(&|tunnel| tunnel.held as f64),
         ),
         ("retransmissions", grown(&|tunnel| tunnel.retransmitted)),
         ("drops and marks at the entrance", grown(&|tunnel| tunnel.policed)),
-        ("gaps given up", grown(&|tunnel| tunnel.gaps_given_up)),
+        ("abandoned gaps", grown(&|tunnel| tunnel.gaps_given_up)),
     ];
     let rows: Vec<String> = rows
         .iter()
@@ -305,8 +305,9 @@ fn level(state: &str) -> f64 {
     place.unwrap_or(0) as f64
 }
 
-/// Networks of one log.
-const MOST_NETWORKS: usize = 256;
+/// Networks of one log. Source: our choice, a bound on memory against a damaged log; a page with
+/// more lines cannot be read.
+const MAX_NETWORKS: usize = 256;
 
 const PAGE: &str = r##"<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>TITLE</title>
@@ -441,7 +442,7 @@ mod tests {
             (one.paths[0], one.paths[1].map(|path| path.state)),
             (None, Some("dead"))
         );
-        // A status of anything else is one without paths.
+        // Any other JSON is treated as a status without paths.
         assert_eq!(sampler.sample(3.0, &json!([1])).paths, [None, None]);
     }
 }

@@ -1,4 +1,4 @@
-//! What a command says of a file that it has tested.
+//! Report of a command about a file that it has checked.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -9,10 +9,10 @@ use serde_json::json;
 
 use crate::{BAD_CONFIGURATION, complain, say};
 
-/// Says whether `file` is a good one of its `kind`, as text or JSON; the exit code says it too.
+/// Prints whether `file` is valid for its `kind`, as text or JSON; the exit code reports it too.
 ///
 /// # Errors
-/// When standard output cannot be written.
+/// Standard output cannot be written.
 pub fn checked(file: &Path, kind: &str, found: Result<(), impl Display>, as_json: bool) -> Result<ExitCode> {
     let problem = found.err().map(|problem| problem.to_string());
     match (&problem, as_json) {
@@ -20,7 +20,7 @@ pub fn checked(file: &Path, kind: &str, found: Result<(), impl Display>, as_json
             "{}",
             json!({ "version": 1, "kind": kind, "ok": problem.is_none(), "problem": problem })
         )?,
-        (None, false) => say!("{}: a good {kind}", file.display())?,
+        (None, false) => say!("{}: valid {kind}", file.display())?,
         (Some(problem), false) => complain(problem),
     }
     Ok(problem.map_or(ExitCode::SUCCESS, |_| ExitCode::from(BAD_CONFIGURATION)))

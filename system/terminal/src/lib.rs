@@ -1,8 +1,8 @@
-//! What a command prints, what it says of failures, and how it ends: the same in `hawser` and
+//! Output of commands, their error messages, and their exit codes: the same in `hawser` and
 //! `hawser-lab`.
 //!
-//! Exit codes: 0 done (or nobody reads on), 1 failed while running, 2 usage, 64 bad configuration
-//! (said before anything is touched).
+//! Exit codes: 0 done (or output closed), 1 failed while running, 2 usage, 64 bad configuration
+//! (reported before anything is changed).
 #![forbid(unsafe_code)]
 
 mod checked;

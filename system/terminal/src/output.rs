@@ -1,22 +1,22 @@
-//! What commands print. Whoever reads it may have had enough (`hawser explain '' | head`): then the
-//! command ends by itself, its work undone in order, and nothing has failed.
+//! Output of commands. The reader may close it early (`hawser explain '' | head`): then the command
+//! ends normally, undoes its changes in order, and reports no failure.
 //!
-//! A signal would end it more simply, and leave behind what it has made in the system.
+//! A signal would end it more simply, but would leave its changes to the system in place.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 
 use anyhow::Context;
 
-/// Nobody reads what the command prints.
+/// Error of an output that the reader has closed.
 #[derive(Debug, thiserror::Error)]
-#[error("nobody reads standard output any more")]
+#[error("standard output was closed")]
 pub struct NobodyReads;
 
 /// Prints to standard output.
 ///
 /// # Errors
-/// [`NobodyReads`], or what else keeps it from being written (a full disk).
+/// [`NobodyReads`], or another error of writing (a full disk).
 pub fn print(text: Arguments<'_>) -> anyhow::Result<()> {
     match io::stdout().write_fmt(text) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(NobodyReads.into()),
@@ -24,13 +24,13 @@ pub fn print(text: Arguments<'_>) -> anyhow::Result<()> {
     }
 }
 
-/// Prints text as it is, as [`print`] does.
+/// Prints text unchanged, like [`print`].
 #[macro_export]
 macro_rules! show {
     ($($text:tt)*) => { $crate::print(format_args!($($text)*)) };
 }
 
-/// Prints a line, as [`print`] does.
+/// Prints a line, like [`print`].
 #[macro_export]
 macro_rules! say {
     ($($line:tt)*) => { $crate::print(format_args!("{}\n", format_args!($($line)*))) };

@@ -1,4 +1,4 @@
-//! What a command says, and how it ends, when it cannot do what was asked.
+//! Error message and exit code of a command that cannot execute a request.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -7,13 +7,15 @@ use std::process::ExitCode;
 
 use crate::NobodyReads;
 
-/// A configuration or scenario is bad; said before anything is touched.
+/// Exit code for a configuration or scenario that is invalid; reported before anything is changed.
+/// Source: `EX_USAGE` of sysexits(3head), 64. `EX_CONFIG`, 78, would be more exact, but 64 is
+/// documented (docs/manual/conform.md, docs/manual/direct.md), and scripts of users depend on it.
 pub const BAD_CONFIGURATION: u8 = 64;
-/// As clap ends on arguments it does not know.
+/// Exit code for unknown arguments. Source: `Error::exit_code` of clap.
 const USAGE: u8 = 2;
 
-/// Writes one line to standard error, after the name of the program. Standard error may be closed;
-/// the exit code says it too.
+/// Writes one line to standard error, after the name of the program. Errors are ignored if standard
+/// error is closed; the exit code reports the failure too.
 pub fn complain(problem: impl Display) {
     let called = std::env::args_os().next().map(PathBuf::from);
     let name = called.as_deref().and_then(|path| path.file_name());
@@ -21,19 +23,19 @@ pub fn complain(problem: impl Display) {
     let _ = writeln!(std::io::stderr(), "{name}: {problem}");
 }
 
-/// Says why a configuration or scenario cannot be used.
+/// Reports why a configuration or scenario cannot be used.
 pub fn refuse(problem: impl Display) -> ExitCode {
     complain(problem);
     ExitCode::from(BAD_CONFIGURATION)
 }
 
-/// Says that nothing has the name that was given.
+/// Reports that no object has the given name.
 pub fn unknown(problem: impl Display) -> ExitCode {
     complain(problem);
     ExitCode::from(USAGE)
 }
 
-/// The exit code of a command that has ended; says what went wrong.
+/// Returns the exit code of a command that has ended, and reports its error.
 pub fn end(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         if error.is::<NobodyReads>() {

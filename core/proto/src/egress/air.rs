@@ -1,28 +1,30 @@
-//! The air that several paths share, and who may use it.
+//! Sharing of a radio channel's airtime among the paths that use it.
 //!
-//! Paths over access points of one radio channel share its time. With `x_i` the bytes that path `i`
-//! carries in a second, `a_i` what a byte takes of the air there, `b_i` what is behind its access
-//! point, and `s` what is there for the client,
+//! Paths over access points of one channel share its time. Let `x_i` be the rate of path `i`, `a_i`
+//! the airtime of a byte on it, `b_i` the rate of the network behind its access point, and `s` the
+//! share of the channel's time that is available to the client. The machine approximates the
+//! solution of
 //!
 //! ```text
 //!   maximise  sum x_i      where  x_i <= b_i  and  sum a_i x_i <= s
 //! ```
 //!
-//! fills paths in the order of `a_i`: the price of the air is `1 / a` of the last path that is
-//! used, on which a byte is just worth the air that it takes; dearer paths are not used, cheaper
-//! ones as much as they carry. Which path is last follows from what the cheaper ones take and is
-//! not computed: each path that is not the cheapest has a meter, on which all counts that goes
-//! over the channel in either direction at its own price or less, and that runs down by `s`. While
-//! the meter stands above zero the air is spoken for, and the path waits. So a dear path gets what
-//! cheaper ones leave: nothing where they are held back by the air, all that is left where the
-//! networks behind them are narrow.
+//! The solution uses paths in the order of `a_i`. Paths that need less airtime per byte than the
+//! last path in use are used at their full rate, and paths that need more are not used. The rate of
+//! the last path in use follows from what the others send and is not computed. Instead, each path
+//! except the one with the lowest `a_i` has a meter. The meter counts all bytes on the channel, in
+//! either direction, with the smaller of their own and the path's airtime, and decreases by `s` per
+//! second. While the meter is above zero, the path waits. So an expensive path gets the airtime
+//! that cheaper paths leave: none if the airtime limits them, the rest if the networks behind them
+//! are slow.
 //!
-//! `s` is a constant share of the channel's time less what the client says that others take.
+//! `s` is a constant share of the channel's time, less the share that the client reports for other
+//! stations.
 //!
-//! The cheapest path has no meter, nor has one of which nothing was told of late: an estimate may
-//! be wrong, and never holds everything back.
+//! The cheapest path has no meter, and neither has a path without a recent report, because a wrong
+//! estimate must never block all traffic.
 //!
-//! Cost: O(paths) a run of packets.
+//! Cost: O(paths) per run of packets.
 
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::airtime::Airtime;
@@ -30,19 +32,28 @@ use hawser_wire::data::FRAMING;
 
 use super::{Egress, Lane};
 
-/// How long holds what was told of a path's air.
-const TOLD_FOR: Duration = Duration::from_secs(10);
-/// What is there for packets of the session of a channel that nobody else uses: the rest is for
-/// beacons, collisions, and what an estimate leaves out. Source: the sweep in
+/// Lifetime of a reported airtime. Source: our choice, five of the reports that a client sends
+/// every 2 s (`EVERY` of `products/client/src/airtimes.rs`); a longer one obeys estimates of a
+/// place that the client has left, a shorter one drops the meters when a few reports are lost.
+const REPORT_LIFETIME: Duration = Duration::from_secs(10);
+/// Share of an otherwise unused channel that packets of the session may use; the rest is for
+/// beacons, collisions and what an estimate omits. Source: the sweep in
 /// `docs/notebook/steering.md`.
 const SHARE: f64 = 0.90;
-/// A path is dearer than another from this factor on: estimates err by some percent.
+/// Factor of airtime per byte from which a path counts as more expensive than another. Source:
+/// estimates have a mean error of less than 5 % in All-APs section 6.1.
 const DEARER: f64 = 1.05;
-/// A channel that others keep busy leaves this to a client all the same.
-const LEAST_SHARE: f64 = 0.02;
-/// How far a meter may run below zero: what a dear path may send in one piece.
+/// Share of a channel that the client may use even if other stations keep it busy. Source: our
+/// choice, so that a wrong estimate of the others' traffic does not close a path; twice of it takes
+/// as much more time from a channel that is full.
+const MIN_SHARE: f64 = 0.02;
+/// Minimum level of a meter: the burst that an expensive path may send. Source: our choice, an
+/// aggregate of a Wi-Fi radio, some 4 ms; a smaller one splits aggregates, a larger one takes the
+/// turns of cheaper paths.
 const DEPTH: Duration = Duration::from_millis(5);
-/// How far ahead of now a meter stands at most: so long a dear path waits after a burst.
+/// Maximum level of a meter: the longest wait of an expensive path after a burst. Source: our
+/// choice, 1.2 MB of packets at 100 Mbit/s; a longer one starves the expensive path after a burst
+/// of a cheaper one has ended, a shorter one forgets airtime that was used and exceeds [`SHARE`].
 const DEBT: Duration = Duration::from_millis(100);
 
 /// A path's part in a channel.
@@ -50,14 +61,14 @@ const DEBT: Duration = Duration::from_millis(100);
 pub(super) struct Part {
     pub(super) airtime: Airtime,
     until: Instant,
-    /// When the meter is at zero.
+    /// Time at which the meter reaches zero.
     free_at: Instant,
     /// Packets and bytes (UDP payload) of the path that have been counted when they went.
     sent: (u64, u64),
 }
 
 impl Part {
-    /// Whether its bytes take more of the air than those of another path of its channel.
+    /// Returns whether a byte on this path takes more airtime than on another path of its channel.
     fn is_dearer(&self, other: &Self) -> bool {
         self.airtime.full > other.airtime.full.mul_f64(DEARER)
     }
@@ -68,7 +79,8 @@ impl Part {
 }
 
 impl<B: Copy> Egress<B> {
-    /// The client has measured what a path takes of its channel; `None`: it does not know any more.
+    /// Processes the client's measurement of a path's airtime on its channel; `None` means that it
+    /// is no longer known.
     pub fn set_airtime(&mut self, id: PathId, airtime: Option<Airtime>, now: Instant) {
         let Some(lane) = self.lanes.iter_mut().find(|lane| lane.path.id == id) else {
             return;
@@ -77,13 +89,13 @@ impl<B: Copy> Egress<B> {
         let sent = lane.path.sent_so_far();
         lane.air = airtime.map(|airtime| Part {
             airtime,
-            until: now + TOLD_FOR,
+            until: now + REPORT_LIFETIME,
             free_at: before.map_or(now, |part| part.free_at),
             sent: before.map_or(sent, |part| part.sent),
         });
     }
 
-    /// What was told of a path's air, while that holds.
+    /// Returns the airtime reported for a path, unless it has expired.
     #[must_use]
     pub fn airtime(&self, id: PathId, now: Instant) -> Option<Airtime> {
         let lane = self.lanes.iter().find(|lane| lane.path.id == id)?;
@@ -91,7 +103,7 @@ impl<B: Copy> Egress<B> {
         Some(part.airtime)
     }
 
-    /// Takes note of what has gone over a path since the last time.
+    /// Records what was sent over a path since the last call.
     pub(super) fn note_sent_on_air(&mut self, id: PathId, now: Instant) {
         let mut lanes = self.lanes.iter_mut();
         let Some(lane) = lanes.find(|lane| lane.path.id == id && lane.air.is_some()) else {
@@ -106,8 +118,8 @@ impl<B: Copy> Egress<B> {
         self.note_air(&own, takes, |part| !own.is_dearer(part), now);
     }
 
-    /// Takes note that packets of `bytes` (UDP payload) in all came in on a path: who carries what
-    /// comes is decided at the other end, so it counts for all.
+    /// Records packets of `bytes` (UDP payload) in all that arrived on a path: the other end
+    /// decides which path transfers them, so they count for all paths.
     pub(super) fn note_heard_on_air(&mut self, id: PathId, (packets, bytes): (u64, u64), now: Instant) {
         let find = |lane: &&Lane| lane.path.id == id;
         if let Some(lane) = self.lanes.iter().find(find)
@@ -120,14 +132,14 @@ impl<B: Copy> Egress<B> {
 
     fn note_air(&mut self, own: &Part, takes: Duration, counts: impl Fn(&Part) -> bool, now: Instant) {
         let number = own.airtime.channel;
-        let share = (SHARE - own.airtime.others()).max(LEAST_SHARE);
+        let share = (SHARE - own.airtime.others()).max(MIN_SHARE);
         let parts = self.lanes.iter_mut().filter_map(|lane| lane.air.as_mut());
         for part in parts.filter(|part| part.airtime.channel == number && counts(part)) {
             part.free_at = (part.free_at.max(now - DEPTH) + takes.mul_f64(share.recip())).min(now + DEBT);
         }
     }
 
-    /// Whether a path takes more of its channel than another one that could be used.
+    /// Returns whether another usable path of the same channel needs less airtime per byte.
     fn has_cheaper(&self, at: usize, is_usable: impl Fn(&Lane) -> bool, now: Instant) -> bool {
         let own = &self.lanes[at];
         let Some(part) = own.air.filter(|part| part.is_known(now)) else {
@@ -146,8 +158,8 @@ impl<B: Copy> Egress<B> {
         self.lanes.iter().any(is_cheaper)
     }
 
-    /// Until when cheaper paths have the air of a path's channel; not later than now where there is
-    /// none that could be used.
+    /// Returns until when cheaper paths occupy the air of a path's channel; `now` or earlier if no
+    /// cheaper path is usable.
     pub(super) fn air_free_at(&self, at: usize, now: Instant) -> Instant {
         match self.lanes[at].air {
             Some(part) if self.has_cheaper(at, |_| true, now) => part.free_at,
@@ -155,9 +167,9 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// A transfer uses a dear path for what cheaper ones of its channel cannot take, and for
-    /// nothing else: leaves out those beside which a cheaper one can send now.
-    pub(super) fn leave_out_dear(&mut self, udp: u64, now: Instant) {
+    /// Leaves out the paths beside which a path with less airtime per byte can send now: a transfer
+    /// uses an expensive path only for what the cheaper ones of its channel cannot take.
+    pub(super) fn leave_out_expensive(&mut self, udp: u64, now: Instant) {
         if self.lanes.iter().all(|lane| lane.air.is_none()) {
             return;
         }
@@ -168,7 +180,7 @@ impl<B: Copy> Egress<B> {
     }
 }
 
-/// What packets of `bytes` (UDP payload) in all take of a path's air.
+/// Returns the airtime that packets of `bytes` (UDP payload in all) need on a path.
 fn takes(lane: &Lane, part: &Part, (packets, bytes): (u64, u64)) -> Duration {
     let headers = u64::from(lane.path.overhead()).saturating_sub(FRAMING as u64);
     let headers = packets.saturating_mul(headers);
@@ -196,7 +208,7 @@ mod tests {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
-    /// Three paths of which something is told from the beginning.
+    /// Three paths with reported airtimes from the beginning.
     fn egress() -> Egress<usize> {
         let mut egress = Egress::new(1, Instant::ZERO);
         for (id, times) in (0..).map(PathId).zip(TIMES) {

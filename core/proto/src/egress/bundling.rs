@@ -1,10 +1,11 @@
-//! Small packets of a call on a slow link: several go in one datagram.
+//! Bundles of small packets of a call on a slow link: several packets in one datagram.
 //!
-//! On a link of 28 kbit/s the headers of 25 packets of 40 bytes a second take all that there is.
-//! While such a link sends, a call's packets wait here instead of in the link's queue, and those
-//! that wait when it is free again go together ([`hawser_wire::bundle`]). So a link that keeps up
-//! carries each at once, and one that does not is used the better the more wait. Where a packet
-//! by itself takes most of the time until the next, it waits for that even while the link is idle.
+//! On a link of 28 kbit/s, the headers of 25 packets of 40 bytes per second use the whole rate.
+//! While such a link transmits, packets of a call wait here instead of in the link's queue. When
+//! the link is free, all waiting packets are sent in one datagram ([`hawser_wire::bundle`]). A link
+//! with enough rate still sends each packet at once; a slower link combines more packets. If a
+//! single packet would use the link for most of the time until the next packet, it waits for the
+//! next packet even while the link is idle.
 //!
 //! ```text
 //!              the link's queue is shorter than MAX_LINK_QUEUE, one packet waits
@@ -14,21 +15,22 @@
 //!              the same, several wait
 //! ```
 //!
-//! What it does not do: packets of other flows, packets that are sent twice, and packets that
-//! parity covers are not bundled; a lost bundle is several lost packets.
+//! Not bundled: packets of other flows, packets that are sent twice, and packets that parity
+//! covers. The loss of a bundle is the loss of all its packets.
 
 use hawser_units::{Bytes, Duration, InnerBytes, Instant, Rate};
 use hawser_wire::bundle::{self, MAX_PACKETS, Shape};
 use hawser_wire::data::{Class, FRAMING};
 use hawser_wire::frame::Format;
 
-use super::{Body, Egress, Transmit, Turn};
+use super::turns::Turn;
+use super::{Body, Egress, Transmit};
 use crate::flow::{Flow, Run};
 use crate::path::Path;
 use crate::path::model::LINK_HEADERS;
 
-/// Links on which a packet takes less than this carry each by itself. Source: half of a call's
-/// shortest common interval, 20 ms, less the headers of two packets.
+/// Transmission time of a packet up to which a link sends each packet by itself. Source: half of a
+/// call's shortest common interval, 20 ms, less the headers of two packets.
 const SLOW: Duration = Duration::from_millis(8);
 /// Queue of a link behind which a call's packets are still sent at once. Source: a sweep of 10 and
 /// 20 ms at 28 and 40 kbit/s: the 99th percentile of the call is 224 and 316, 443 and 419 ms.
@@ -44,7 +46,7 @@ const LOAD: f64 = 0.6;
 /// Packets that share a datagram.
 #[derive(Debug)]
 pub(super) struct Bundling<B> {
-    /// The peer has said that it understands bundles.
+    /// The peer has reported that it understands bundles.
     pub(super) peer_takes_bundles: bool,
     runs: Vec<Run<B>>,
     bytes: Vec<u8>,
@@ -154,7 +156,7 @@ impl<B: Copy> Egress<B> {
         let packet_number = path.on_data_sent(udp, false, now);
         let id = path.id;
         self.throughput.add(udp, now);
-        self.realtime.add(udp, now);
+        self.lanes[lane].realtime.add(udp, now);
         self.charge(udp, now);
         let mut bytes = 0;
         for _ in 0..bundle.count {

@@ -1,4 +1,4 @@
-//! The sending half of a session that outlives its process.
+//! Checkpoint of the sending half of a session.
 
 use hawser_units::{Instant, PathId};
 use hawser_wire::data::Class;
@@ -6,12 +6,14 @@ use hawser_wire::preference::Preference;
 
 use super::deadline::QueueOwner;
 use super::lanes::initial_budget;
+use super::streaming::Streaming;
+use super::throughput::Throughput;
 use super::{Egress, Lane};
 use crate::checkpoint::{BadCheckpoint, Sending, SendingPath};
 use crate::path::{self, Path};
 
 impl<B: Copy> Egress<B> {
-    /// What a successor continues from. Queued packets are not in it.
+    /// Returns the state from which a successor continues, without queued packets.
     #[must_use]
     pub fn checkpoint(&self) -> Sending {
         let (places, flows) = self.flows.checkpoint();
@@ -22,6 +24,7 @@ impl<B: Copy> Egress<B> {
             peer_takes_fragments: self.peer_takes_fragments,
             places,
             flows,
+            streams: self.streaming.checkpoint(),
         }
     }
 
@@ -39,6 +42,7 @@ impl<B: Copy> Egress<B> {
                 .map_err(|_| BadCheckpoint::Unknown)?;
         }
         egress.flows.restore(&saved.places, &saved.flows, now)?;
+        egress.streaming = Streaming::restore(&saved.streams, now)?;
         Ok(egress)
     }
 
@@ -67,6 +71,7 @@ impl<B: Copy> Egress<B> {
             peer_is_policed: false,
             delayed: super::reporting::Delayed::default(),
             owner: QueueOwner::default(),
+            realtime: Throughput::of_realtime(),
             told_policed: false,
             air: None,
             preference: Preference::default(),

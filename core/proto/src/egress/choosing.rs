@@ -1,4 +1,5 @@
-//! Which packet goes where: what a scheduler is shown, and what becomes of its answer.
+//! Selection of the next packet and its path: the scheduler's input, and the execution of its
+//! answer.
 
 use hawser_units::{Bytes, Duration, InnerBytes, Instant, PredictedRate, Rate, UdpBytes};
 use hawser_wire::data::{Class, FRAMING};
@@ -9,26 +10,40 @@ use crate::flow::{Flow, layer_bit};
 use crate::path::{FULL_PACKET, Path, State};
 use crate::scheduler::{Choice, Demand, PathView};
 
-/// How far beyond the window sparse flows may go, or a quarter of the window: a flood of single
-/// packets is held back like any other.
+/// Excess of the congestion window that sparse flows may use, unless a quarter of the window is
+/// more: a flood of single packets is limited like any other flow. No suite of
+/// docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of it.
 const SPARSE_EXTRA: u64 = 8 * FULL_PACKET;
-/// The same in time, on a link that is known to be slow: what these take at 3 Mbit/s, beyond which
-/// no link is known to be.
+/// Time for which sparse flows may exceed the congestion window on a link that is known to be slow:
+/// the transmission time of [`SPARSE_EXTRA`] at 3 Mbit/s, the highest rate of such a link. Source:
+/// docs/notebook/path-model.md, "A packet's own time on a slow link", has the losses of layered
+/// streams with and without it.
 const SPARSE_TIME: Duration = Duration::from_millis(31);
-/// Bounds of one flow's queue, whatever the rate.
+/// Share of a path's rate from which real-time flows fill it. Source: 0.1 and 0.8 compared over 17
+/// drawn worlds (docs/notebook/worlds.md): with 0.1, transfers get less in four of them.
+const FILLED: f64 = 0.8;
+/// Share of a path's rate that is assumed to remain for other flows, at least. Source: our choice:
+/// the rate of a path that only real-time flows use is known as what they take, so nothing would
+/// remain.
+const LEFT_MIN: f64 = 0.05;
+/// Bounds of one flow's queue, independent of the rate. No suite of docs/notebook/path-model.md,
+/// "Sensitivity", changes by more than 3 % with half or twice of either.
 const QUEUE_MIN: u64 = 512 * 1024;
 const QUEUE_MAX: u64 = 16 * 1024 * 1024;
-/// How long a packet may wait for a session's limit: one that is lowered leaves no queue of the old
-/// rate behind, in which nothing of use passes for many seconds.
+/// Maximum wait of a packet for a session's rate limit: a lowered limit leaves no queue of the old
+/// rate behind, which would delay everything for many seconds. Source: our choice, more than any
+/// queue that a limit that stays the same builds; half and twice of it change no suite of
+/// docs/notebook/path-model.md, "Sensitivity", by more than 3 %.
 const LIMITED_WAIT: Duration = Duration::from_millis(1_500);
 /// Queue of a flow on slow links that causes no congestion signal. Units: bytes. Source: RFC 8289
 /// has a packet at least, and a transfer needs four to recover from a loss without a timeout (RFC
 /// 5681 section 3.2): with fewer, retransmissions were dropped again, for minutes.
 const SLOW_BACKLOG: u64 = 4 * FULL_PACKET;
-/// The largest packet that comes in, to be cut.
+/// Largest packet that arrives for segmentation. Source: the total length of an IPv4 packet has 16
+/// bits (RFC 791 section 3.1).
 const LARGE: Bytes = Bytes(64 << 10);
 
-/// What becomes of the head of a flow's queue.
+/// Decision about the head of a flow's queue.
 pub(super) enum Decision {
     Again,
     Wait(Instant),
@@ -36,10 +51,22 @@ pub(super) enum Decision {
     Duplicate(u64),
 }
 
+/// Permission of packets to exceed the window and the pacing of a path by a little.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Excess {
+    /// Permits nothing.
+    None,
+    /// Permits it while real-time flows do not exceed the cap of the path: they could take several
+    /// times the cap.
+    WithinCap,
+    /// Permits it beyond a cap too: acknowledgements and requests are few bytes.
+    Any,
+}
+
 impl<B: Copy> Egress<B> {
-    /// How long a packet may wait at the entrance before its flow is told to slow down: what lets
-    /// one flow fill every path while its window recovers, and reach across the difference of their
-    /// delays.
+    /// Returns how long a packet may wait at the entrance before its flow receives a congestion
+    /// signal: long enough for one flow to fill every path while its window recovers, and to bridge
+    /// the difference of the paths' delays.
     pub(super) fn target(&self) -> Duration {
         let round_trip = self
             .active()
@@ -53,8 +80,8 @@ impl<B: Copy> Egress<B> {
             }
             _ => Duration::ZERO,
         };
-        // What a limit holds back is in no path's round trip, and comes in large packets: the
-        // target of a queue is no less than what one of its packets takes (RFC 8289 section 4.3).
+        // The delay by a limit is not part of any path's round trip, and its packets are large: the
+        // target of a queue is at least the time of one of its packets (RFC 8289 section 4.3).
         let limit = self.limit.as_ref();
         let large = limit.map_or(Duration::ZERO, |limit| limit.rate().time_for(LARGE));
         // CUBIC falls to 0.7 of its window: 0.43 of a round trip keep the paths busy meanwhile.
@@ -65,18 +92,18 @@ impl<B: Copy> Egress<B> {
             + spread.min(Duration::from_millis(200))
     }
 
-    /// Returns whether a flow's queue is as short as it can be where every path is slow: a transfer
-    /// that was told to slow down for less would have nothing left to send.
+    /// Returns whether a flow's queue is as short as possible where every path is slow: a transfer
+    /// that reduced its rate for less would have nothing left to send.
     fn is_short_on_slow_links(&self, backlog: u64) -> bool {
         let mut links = self.active().map(|path| path.model().link());
         backlog <= SLOW_BACKLOG && links.all(|link| link.is_some())
     }
 
-    /// What may wait at the entrance in all before any flow is told to slow down: what the paths
-    /// carry at their best in the target, and once more what they carry less at the moment. Where a
-    /// modem's rate falls to a tenth for a second, or a network is gone for two, a queue that looks
-    /// long in time is what fills the link when it is back; and what is thrown away from such a
-    /// queue is missed until all behind it has gone.
+    /// Returns how many bytes may wait at the entrance in all before any flow receives a congestion
+    /// signal: what the paths transfer at their peak rate in the target, plus the present deficit
+    /// against that rate. Where a modem's rate falls to a tenth for one second, or a network is
+    /// away for two, a queue that is long in time is what fills the link on its return; and a
+    /// packet dropped from such a queue is missing until all packets behind it have been sent.
     ///
     /// Units: bytes.
     fn exempt(&self, target: Duration, now: Instant) -> u64 {
@@ -112,8 +139,8 @@ impl<B: Copy> Egress<B> {
         rate.bytes_in(time).0.clamp(QUEUE_MIN, QUEUE_MAX)
     }
 
-    /// What becomes of the head of a flow, or, where that waits and is of a layered stream, of the
-    /// next packet of another layer, which is the head then.
+    /// Decides about the head of a flow or, if the head waits and belongs to a layered stream,
+    /// about the next packet of another layer, which then becomes the head.
     pub(super) fn choose(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
         let mut layers = 0;
         let mut earliest = Instant::FAR_FUTURE;
@@ -150,10 +177,16 @@ impl<B: Copy> Egress<B> {
         // A transfer without a backlog is held back by its own window, not by ours.
         let sparse = (backlog < SPARSE && class != Class::Bulk) || declared.is_some();
         let len = run.len_of(run.next) as u32;
-        let usable = self.build_views_for(len, sparse, now);
+        let excess = match (sparse, class) {
+            (false, _) => Excess::None,
+            (true, Class::Realtime) => Excess::WithinCap,
+            (true, _) => Excess::Any,
+        };
+        let usable = self.build_views_for(len, excess, now);
         if class == Class::Bulk {
-            self.leave_out_dear(u64::from(len) + FRAMING as u64, now);
+            self.leave_out_expensive(u64::from(len) + FRAMING as u64, now);
         }
+        self.leave_to_realtime(class, now);
         self.spare_sooner_flows(slot, class, now);
         if class == Class::Layered {
             self.limit_layered_queue(now);
@@ -228,7 +261,34 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Leaves out of the views those whose lane, by its place, is not wanted.
+    /// Reduces the rates of paths that real-time flows fill by what they take, for flows of another
+    /// class: real-time packets are sent first, so such a path is not worth waiting for, however
+    /// near it is.
+    pub(super) fn leave_to_realtime(&mut self, class: Class, now: Instant) {
+        if matches!(class, Class::Realtime | Class::Layered) || !self.has_realtime(now) {
+            return;
+        }
+        for (view, lane) in self.views.iter_mut().zip(&self.view_lanes) {
+            let lane = &self.lanes[*lane];
+            let taken = lane.realtime.rate(now).as_bps() as f64;
+            let rate = view.later.rate();
+            let rate = lane.path.cap().map_or(rate, |cap| rate.min(cap)).as_bps() as f64;
+            if taken < FILLED * rate || rate == 0.0 {
+                continue;
+            }
+            let left = (1.0 - taken / rate).max(LEFT_MIN);
+            view.soon = view.soon.scale(left);
+            view.later = view.later.scale(left);
+        }
+    }
+
+    /// Returns the throughput of real-time flows over all paths.
+    pub(super) fn realtime_rate(&self, now: Instant) -> Rate {
+        let rates = self.lanes.iter().map(|lane| lane.realtime.rate(now).as_bps());
+        Rate::from_bps(rates.sum())
+    }
+
+    /// Removes the views of unwanted lanes, by the index of the lane.
     pub(super) fn leave_out(&mut self, is_unwanted: impl Fn(&Self, usize) -> bool) {
         for view in (0..self.views.len()).rev() {
             if is_unwanted(self, self.view_lanes[view]) {
@@ -238,9 +298,9 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Fills `views` with the paths that may carry a packet of `len` bytes. Returns whether any
+    /// Fills `views` with the paths that may transfer a packet of `len` bytes. Returns whether any
     /// path is usable at all.
-    pub(super) fn build_views(&mut self, len: u32, sparse: bool, now: Instant) -> bool {
+    pub(super) fn build_views(&mut self, len: u32, excess: Excess, now: Instant) -> bool {
         self.views.clear();
         self.view_lanes.clear();
         let nearest = nearest(in_use(&self.lanes).map(|(_, lane)| &lane.path));
@@ -257,7 +317,12 @@ impl<B: Copy> Egress<B> {
             let extra = link.map_or(SPARSE_EXTRA, |link| {
                 link.bytes_in(SPARSE_TIME).0.min(SPARSE_EXTRA)
             });
-            let sparse = sparse && path.in_flight() < window.saturating_add((window / 4).max(extra));
+            let is_permitted = match excess {
+                Excess::None => false,
+                Excess::WithinCap => path.cap().is_none_or(|cap| lane.realtime.rate(now) <= cap),
+                Excess::Any => true,
+            };
+            let sparse = is_permitted && path.in_flight() < window.saturating_add((window / 4).max(extra));
             let half = path.model().base_round_trip() / 2;
             let delay = match (nearest, path.relative_delay_us()) {
                 (Some((nearest, least)), Some(own)) => {

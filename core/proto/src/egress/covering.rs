@@ -1,23 +1,22 @@
-//! Which packets are covered by parity packets, and where these go.
+//! Selection of the packets that parity packets protect, and of the paths of parity packets.
 
-use hawser_units::{Bytes, Duration, Instant, Rate};
+use hawser_units::{Bytes, Instant, Rate};
 use hawser_wire::data::{Class, FRAMING};
 
+use super::choosing::Excess;
 use super::{Body, Egress, RETRANSMISSION_RETRY, Transmit};
 use crate::fec::{SPAN, TOLERATED};
+use crate::scheduler::LOSS_DETECTION;
 
-/// What finding a loss takes beyond the round trip.
-const RESEND: Duration = Duration::from_millis(10);
-
-/// The share of what paths carry up to which parity goes (docs/notebook/live.md, "Parity where
-/// there is little room").
+/// Share of the paths' rate up to which parity packets are sent (docs/notebook/live.md, "Parity
+/// where there is little room").
 const ROOM: f64 = 0.9;
 
 impl<B: Copy> Egress<B> {
-    /// Whether parity is to follow the head of a flow that goes on this path, or on several, and is
-    /// lost with probability `loss`; `is_retransmitted`: it is sent again where it is reported
-    /// missing. A packet that waited too long at the entrance is of a flow that takes all that
-    /// there is: what parity brings back, it would take first.
+    /// Returns whether parity follows the head of a flow that is sent on this path, or on several,
+    /// and is lost with probability `loss`; `is_retransmitted`: the packet is retransmitted when
+    /// reported missing. A packet that waited too long at the entrance belongs to a flow that uses
+    /// all capacity, so parity would use what it recovers.
     pub(super) fn is_to_be_covered(
         &self,
         slot: u16,
@@ -29,14 +28,14 @@ impl<B: Copy> Egress<B> {
         let Some(flow) = self.flows.get(slot).filter(|flow| flow.class == Class::Realtime) else {
             return false;
         };
-        let is_held_back = flow
+        let must_wait = flow
             .head()
             .is_none_or(|run| now.since(run.since) > self.target().max(SPAN));
-        let comes_again = self.lanes[lane].path.model().round_trip() + RESEND <= SPAN;
-        self.peer_takes_parity && loss > TOLERATED && !is_held_back && !(is_retransmitted && comes_again)
+        let comes_again = self.lanes[lane].path.model().round_trip() + LOSS_DETECTION <= SPAN;
+        self.peer_takes_parity && loss > TOLERATED && !must_wait && !(is_retransmitted && comes_again)
     }
 
-    /// Takes in the packets of a transmit that says it is covered; `packet` is what was queued.
+    /// Adds the packets of a transmit that is to be covered by parity; `packet` is what was queued.
     ///
     /// # Panics
     /// When `packet` is another.
@@ -60,22 +59,22 @@ impl<B: Copy> Egress<B> {
         self.counters.covered += u64::from(count);
     }
 
-    /// Whether paths carry more than realtime flows and their parity take: others make way for
-    /// them. Where paths do not, what is lost is lost because too much is sent, and parity would
-    /// take the place of what it is to bring back, or be the reason itself.
+    /// Returns whether the paths have more capacity than real-time flows and their parity use,
+    /// since other flows yield to them. Without spare capacity packets are lost by overload, and
+    /// parity would replace the packets that it should recover, or cause their loss.
     fn has_room_for_parity(&self, now: Instant) -> bool {
         let rates = self
             .lanes
             .iter()
             .map(|lane| lane.path.model().soon().rate().as_bps());
         let carried = Rate::from_bps(rates.sum());
-        carried == Rate::ZERO || self.realtime.rate(now) < carried.scale(ROOM)
+        carried == Rate::ZERO || self.realtime_rate(now) < carried.scale(ROOM)
     }
 
-    /// Whether a parity packet of so many bytes that is of no use when it is sent after `until`
-    /// passes a link by [`SPAN`] later: on a slow one its own time counts, and the queue before it,
-    /// in which it would hold up what it is to bring back.
-    fn comes_in_time(&self, lane: usize, bytes: u64, until: Instant, now: Instant) -> bool {
+    /// Returns whether a parity packet of this size that is useless when sent after `until` passes
+    /// a link at most [`SPAN`] later: on a slow link its own transmission time counts, and the
+    /// queue before it, where it would delay the packets that it should recover.
+    fn arrives_in_time(&self, lane: usize, bytes: u64, until: Instant, now: Instant) -> bool {
         let path = &self.lanes[lane].path;
         path.model().link().is_none_or(|link| {
             let passed = now + path.queueing(now) + link.time_for(Bytes(bytes));
@@ -99,7 +98,7 @@ impl<B: Copy> Egress<B> {
         let outgoing = self.fec.peek(now)?;
         let (len, covered_on) = (outgoing.len(), outgoing.covered_on);
         let until = outgoing.until;
-        self.build_views(len as u32, true, now);
+        self.build_views(len as u32, Excess::WithinCap, now);
         let arrivals = || self.views.iter().map(|view| view.arrival(now));
         let earliest = arrivals().min().filter(|_| self.has_room_for_parity(now));
         let Some(earliest) = earliest else {
@@ -110,7 +109,7 @@ impl<B: Copy> Egress<B> {
         };
         let usable = (0..self.views.len()).filter(|at| {
             let view = &self.views[*at];
-            let is_in_time = self.comes_in_time(self.view_lanes[*at], (len + FRAMING) as u64, until, now);
+            let is_in_time = self.arrives_in_time(self.view_lanes[*at], (len + FRAMING) as u64, until, now);
             view.is_ready(now) && view.arrival(now) <= earliest + SPAN && is_in_time
         });
         let best = usable.min_by_key(|at| {
@@ -123,10 +122,10 @@ impl<B: Copy> Egress<B> {
         };
         let outgoing = self.fec.pop()?;
         let udp = (len + FRAMING) as u64;
-        let path = &mut self.lanes[self.view_lanes[best]].path;
-        let packet_number = path.on_sent(udp, true, now);
-        let path = path.id;
-        self.realtime.add(udp, now);
+        let lane = &mut self.lanes[self.view_lanes[best]];
+        let packet_number = lane.path.on_sent(udp, true, now);
+        let path = lane.path.id;
+        lane.realtime.add(udp, now);
         self.charge(udp, now);
         self.counters.parity += 1;
         self.counters.parity_bytes += udp;

@@ -1,29 +1,29 @@
-//! Real-time packets arrive in time or are not sent.
+//! Deadlines of real-time packets: a packet that cannot arrive in time is not sent.
 //!
-//! A packet of a call that comes too late is worth nothing, and what it takes of a path makes those
-//! behind it late. So before a packet of a flow with a budget ([`Flow::budget`]) is offered to a
-//! scheduler, its arrival over the best path is reckoned from the path model. If that is later than
-//! the budget allows and a newer packet of the flow waits behind it, it is dropped.
+//! A packet of a call that arrives too late is useless, and its transmission delays the packets
+//! behind it. Before a packet of a flow with a delay budget ([`Flow::budget`]) is offered to a
+//! scheduler, its arrival over the best path is predicted from the path models. If the arrival
+//! exceeds the budget and a newer packet of the flow waits behind it, the packet is dropped.
 //!
 //! ```text
 //!   age + earliest arrival over any path  >  delay of the nearest path + budget   -->  dropped
 //! ```
 //!
-//! While such a flow is active, bulk and flows with a larger budget wait for a path whose queue is
-//! longer than a part of the budget: packets that were sent cannot be taken back when the path's
-//! rate falls.
+//! While such a flow is active, bulk flows and flows with a larger budget do not use a path whose
+//! queue exceeds a part of the budget: packets in flight cannot be withdrawn when the rate of the
+//! path falls.
 //!
-//! The last packet of a queue goes all the same: the model may be wrong, and nothing newer would
-//! arrive in its place. Where a program has declared how long its packets are of use
-//! ([`super::Declaration`]), or a rule says so ([`Flow::deadline`]), that holds for each of them,
-//! from the moment it came in.
+//! The last packet of a queue is sent in any case, because the prediction may be wrong and no newer
+//! packet would replace it. If a program has declared a deadline for its packets
+//! ([`super::Declaration`]), or a rule sets one ([`Flow::deadline`]), the bound applies to every
+//! packet, from its arrival on.
 
 use hawser_units::{Duration, InnerBytes, Instant};
 use hawser_wire::data::{Class, FRAMING};
 
 use super::choosing::nearest;
 use super::preferring::in_use;
-use super::splitting::LEAST_PIECE;
+use super::splitting::MIN_PIECE;
 use super::{Egress, Lane};
 use crate::flow::Flow;
 use crate::flow::behaviour::{CALL_BUDGET, VIDEO_BUDGET};
@@ -34,12 +34,12 @@ use crate::path::Path;
 pub(super) struct RealtimeUse {
     call: Option<Instant>,
     video: Option<Instant>,
-    /// The same, for flows that are new.
+    /// Last packet of a flow that is too new to have a budget.
     unknown: Option<Instant>,
 }
 
 impl RealtimeUse {
-    /// Takes note of a packet of a flow.
+    /// Records a packet of a flow.
     pub(super) fn on_sent<B: Copy>(&mut self, flow: &Flow<B>, now: Instant) {
         match flow.useful_for() {
             Some(budget) => self.on_sent_within(budget, now),
@@ -56,8 +56,8 @@ impl RealtimeUse {
         }
     }
 
-    /// The shortest budget of flows that are active. A new flow may be a call: on a slow link, what
-    /// is sent until that is known is in its way for seconds.
+    /// Returns the shortest budget of active flows. A new flow may be a call: on a slow link,
+    /// packets that are sent until that is known would delay it for seconds.
     fn budget(&self, is_slow: bool, now: Instant) -> Option<Duration> {
         let is_active = |at: &Instant| now.since(*at) < ACTIVE_FOR;
         let call = self.call.max(self.unknown.filter(|_| is_slow));
@@ -82,12 +82,12 @@ pub(super) struct QueueOwner {
     last: u64,
     /// The time from which all of them were reported.
     drained: Option<Instant>,
-    /// Until then the queue counts as that of others.
+    /// Time until which the queue counts as that of other senders.
     foreign_until: Option<Instant>,
 }
 
 impl QueueOwner {
-    /// Takes note of a datagram of a transfer.
+    /// Records a datagram of a transfer.
     pub(super) fn on_sent(&mut self, packet_number: u64) {
         self.last = packet_number;
         self.drained = None;
@@ -127,12 +127,12 @@ const FOREIGN_FOR: Duration = Duration::from_secs(10);
 /// A real-time flow that has sent nothing for this time is over: bulk may fill the paths again.
 /// Source: 20 packets of the largest common interval, 50 ms, may be missing before.
 const ACTIVE_FOR: Duration = Duration::from_secs(1);
-/// The queue that bulk may build on a path while a real-time flow is active: this part of its
-/// budget, so that a path whose rate falls to a tenth still delivers within the budget.
+/// Part of a real-time flow's budget that bulk may queue on a path while the flow is active, so
+/// that a path whose rate falls to a tenth still delivers within the budget.
 ///
 /// Source: a sweep of 0.1, 0.2, 0.3 and 1 of the budget during a download over three pairs of
 /// recorded LTE and UMTS drives, both directions. The 99th percentile of a call: 173 to 1,224 ms,
-/// 201 to 1,109, 226 to 1,924, 300 to 4,100; all that is carried: 0.88, 0.92, 0.95 and 1 of the
+/// 201 to 1,109, 226 to 1,924, 300 to 4,100; the total throughput: 0.88, 0.92, 0.95 and 1 of the
 /// last.
 const BUDGET_PART: u32 = 10;
 /// A far path fills and drains over its round trip: a queue of this part of it is its working
@@ -142,17 +142,17 @@ const ROUND_TRIP_PART: u32 = 5;
 /// Jitter is no queue, so that many times the measured jitter are allowed in addition. Source: a
 /// sweep of 0, 1 and 2 times at a jitter of 20 ms: 0.95, 0.98 and 1.01 of the rate.
 const JITTERS: u32 = 2;
-/// The longest time that a datagram of a transfer takes on a slow link beside an active real-time
-/// flow, as far as [`SHORTEST_PIECE`] allows. Source: the half of 100 ms, as another datagram may
-/// be on its way.
+/// Maximum transmission time of a transfer's datagram on a slow link beside an active real-time
+/// flow, as far as [`SHORTEST_PIECE`] allows. Source: half of 100 ms, since another datagram may be
+/// in flight.
 const PIECE_TIME: Duration = Duration::from_millis(50);
 /// Pieces are no shorter than this, however slow the link. Source: the longest packet is no more
 /// pieces than a record of sent packets has bits. Units: bytes of body.
 const SHORTEST_PIECE: u64 = 150;
-/// A layered stream builds no longer queue on a slow link. Source: a sweep of 0, 15, 30, 50 and 100
-/// ms, with 2 to 4 packets at the entrance, and of no bounds, over 12 kinds each with 1.2 times
-/// what the lines carry: the base loses 11, 13, 13, 13, 20 and 34 % at 28 kbit/s, and 15, 15, 15,
-/// 15, 16 and 22 at 64; with 0 some delays grow.
+/// Maximum queue of a layered flow on a slow link. Source: a sweep of 0, 15, 30, 50 and 100 ms,
+/// with 2 to 4 packets at the entrance, and of no bounds, over 12 kinds each with 1.2 times the
+/// rate of the lines: the base loses 11, 13, 13, 13, 20 and 34 % at 28 kbit/s, and 15, 15, 15, 15,
+/// 16 and 22 at 64; with 0 some delays grow.
 const LAYERED_QUEUE: Duration = Duration::from_millis(30);
 /// The shortest time for which a path is closed to a transfer. Source: timers of the driver have a
 /// resolution of 1 ms.
@@ -183,7 +183,7 @@ impl<B: Copy> Egress<B> {
                 continue;
             }
             if is_slow && queue > Duration::ZERO {
-                // A queue that always stands is taken for a part of the path's delay. This one is
+                // A permanent queue is mistaken for a part of the path's delay. This one is
                 // reckoned packet by packet, so it is known when it is empty.
                 view.window = InnerBytes(0);
                 view.ready_at = view.ready_at.max(now + queue.max(WAIT));
@@ -193,15 +193,20 @@ impl<B: Copy> Egress<B> {
         }
     }
 
+    /// Returns whether a real-time flow, or a new one that may become one, is active.
+    pub(super) fn has_realtime(&self, now: Instant) -> bool {
+        self.realtime_use.budget(true, now).is_some()
+    }
+
     /// Returns whether a real-time flow is active and a path is so slow that all other
     /// traffic there must wait for it.
     pub(super) fn has_slow_call(&self, now: Instant) -> bool {
         let is_slow = |lane: &Lane| lane.path.model().link().is_some();
-        self.realtime_use.budget(true, now).is_some() && self.lanes.iter().any(is_slow)
+        self.has_realtime(now) && self.lanes.iter().any(is_slow)
     }
 
     /// Returns whether a flow leaves queues short for calls.
-    pub(super) fn gives_way_to_calls(&self, slot: u16) -> bool {
+    pub(super) fn yields_to_calls(&self, slot: u16) -> bool {
         let flow = self.flows.get(slot);
         flow.is_some_and(|flow| is_limited_by(flow.class, flow.useful_for(), CALL_BUDGET))
     }
@@ -225,7 +230,7 @@ impl<B: Copy> Egress<B> {
     fn occupies_slow_links(&self, flow: &Flow<B>) -> bool {
         let is_elastic = matches!(flow.class, Class::Interactive | Class::Bulk);
         let len = flow.head().map_or(u32::MAX, |run| run.len_of(run.next) as u32);
-        is_elastic && flow.budget().is_none() && len > LEAST_PIECE
+        is_elastic && flow.budget().is_none() && len > MIN_PIECE
     }
 
     /// Returns how long the datagrams of a flow may be on a slow link beside an active real-time
@@ -262,7 +267,8 @@ impl<B: Copy> Egress<B> {
         late
     }
 
-    /// Returns how long after it came in a packet of a flow is of use, as a program or a rule says.
+    /// Returns the time after its arrival for which a packet of a flow is of use, by a program or a
+    /// rule.
     #[must_use]
     pub fn deadline(&self, flow: &Flow<B>) -> Option<Duration> {
         let declared = self.declared(&flow.key).and_then(|need| need.deadline);

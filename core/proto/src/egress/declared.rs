@@ -1,10 +1,13 @@
-//! Flows whose programs have declared what they send.
+//! Priority for flows whose programs have declared their traffic.
 //!
-//! What keeps to the declaration goes ahead of other flows, over the most reliable paths that hold
-//! it ([`allocation`]) and over those that lose no more than the worst of these. What is beyond it
-//! is treated as if nothing had been declared. Declared traffic goes ahead of the rest up to
-//! [`MOST_AHEAD`] of what the paths carry: of flows that declare more, those that declare least are
-//! ahead with all of it and the others with equal rates; what is left they share with everybody.
+//! Packets within the declaration are sent before other flows, on the most reliable paths that
+//! provide the declared rate ([`allocation`]), and on paths that lose no more than the worst of
+//! these. Packets beyond the declaration are treated as if nothing had been declared. Declared
+//! flows together have priority for at most [`MAX_AHEAD`] of the paths' rate. Flows are admitted to
+//! it in the order in which they begin ([`admission`]), each with all of its rate. The rate that
+//! admitted flows leave is divided among the rejected ones: those with the lowest rates get all of
+//! their rate, the others equal rates. The rest of their traffic is scheduled like that of all
+//! flows.
 //!
 //! ```text
 //!                              a tenth of a second ago
@@ -17,45 +20,49 @@
 //!   ahead of all turns, over its paths, or over any while none of these is ready
 //! ```
 //!
-//! Failure: a path that goes is not among the views any more; where none of a flow's paths is
-//! there, it takes those that are. Nothing is sent again here.
+//! Failure: a path that fails is no longer among the views. If none of a flow's paths is available,
+//! the flow uses the other available paths. This module retransmits nothing.
 //!
-//! Source: Piconet section III-C. Deviates: nothing is reserved on a path, so a flow may take every
-//! path that is as reliable as those that it has got, and keeps its class and its scheduler.
+//! Source: Piconet section III-C. Deviates: no rate is reserved on a path, so a flow may use every
+//! path that is as reliable as its own paths, and it keeps its class and its scheduler.
 
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::FRAMING;
 use hawser_wire::deadline::DeclaredFlow;
 use hawser_wire::inner::{FlowKey, protocol};
 
-use super::{Decision, Egress, Transmit, Turn};
+use super::choosing::{Decision, Excess};
+use super::turns::{Sending, Turn};
+use super::{Egress, Transmit};
 use crate::fec::TOLERATED;
 use crate::flow::Flows;
 use crate::path::FULL_PACKET;
+use crate::pool::admission::{self, Standing, Verdict};
 use crate::pool::allocation::{self, Channel, FlowNeed, Need, Remainder};
 use crate::pool::requirement::{Policer, Requirement};
-use crate::scheduler::channels;
+use crate::scheduler::{PLAN_AGAIN, channels};
 
-/// Flows that may be declared in a session: all of them are looked through for a packet. Others are
-/// treated as if nothing had been said.
-pub const MOST_DECLARED: usize = 64;
+/// Maximum number of declared flows of a session; further flows are treated as if nothing had been
+/// declared. Source: a bound on work, since each packet is compared with all of them; the number
+/// was not measured.
+pub const MAX_DECLARED: usize = 64;
 
-/// What a flow declares.
+/// Requirements that a program declared for a flow.
 ///
 /// Units: bytes of payload of TCP or UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declaration {
-    /// Which flow.
+    /// Flow that the declaration is about.
     pub key: FlowKey,
-    /// What it sends, and how long its packets are of use.
+    /// Traffic of the flow, and how long its packets are useful.
     pub need: Need,
 }
 
 impl Declaration {
-    /// What may go ahead of other flows, at this part of the rate.
+    /// Returns the bucket of what may overtake other flows, at this part of the rate.
     ///
-    /// The burst is bounded, or a flow that rests would earn a long time in which nobody else
-    /// sends.
+    /// Its burst is bounded, because otherwise a flow that rests would earn a long time in which no
+    /// other flow sends.
     fn bucket(&self, part: f64) -> Requirement {
         let rate = self.need.traffic.rate().scale(part);
         let most = rate.bytes_in(LONGEST_BURST).0.max(FULL_PACKET);
@@ -97,9 +104,10 @@ struct Entry {
     declaration: Declaration,
     slot: Option<u16>,
     policer: Policer,
+    standing: Standing,
     /// Payload that went, and what it took of paths, since some time.
     sent: [u64; 2],
-    /// Where it goes; empty before there was a plan.
+    /// Planned paths; empty before the first plan.
     paths: Vec<PathId>,
 }
 
@@ -109,6 +117,7 @@ impl Entry {
             declaration,
             slot: None,
             policer: Policer::new(declaration.bucket(1.0), now),
+            standing: Standing::default(),
             sent: [0; 2],
             paths: Vec::new(),
         }
@@ -119,8 +128,7 @@ impl Entry {
         self.slot == Some(slot) && self.declaration.key == *key
     }
 
-    /// What this part of the flow needs of paths, whose rates count all that a packet is carried
-    /// with.
+    /// Returns the requirements of this part of the flow; rates of paths include all headers.
     fn need(&self, part: f64) -> Need {
         let [payload, carried] = self.sent;
         let framing = if payload == 0 {
@@ -148,16 +156,27 @@ impl Entry {
 
 /// The declared flows of a session.
 ///
-/// Cost: O([`MOST_DECLARED`]) a packet while flows are declared, nothing otherwise; a plan for all
-/// of them ten times a second. Memory: bounded by [`MOST_DECLARED`].
+/// Cost: O([`MAX_DECLARED`]) a packet while flows are declared, nothing otherwise; a plan for all
+/// of them ten times a second. Memory: bounded by [`MAX_DECLARED`].
 #[derive(Default)]
 pub(super) struct Declared {
     entries: Vec<Entry>,
     planned: Option<Instant>,
+    /// Time of the last review of admissions, and the number of flows that were present.
+    reviewed: Option<(Instant, usize)>,
+}
+
+/// Capacity of the paths.
+#[derive(Clone, Copy, Debug)]
+struct Capacity {
+    /// Rate of all paths together, within the limit of the session; zero while unknown.
+    carried: Rate,
+    /// Set if no path searches its rate any more.
+    is_measured: bool,
 }
 
 impl Declared {
-    /// The place of the declaration that the next packet of a flow keeps to.
+    /// Returns the index of the declaration to which the next packet of a flow conforms.
     fn holds(&self, slot: u16, key: &FlowKey, len: u64, now: Instant) -> Option<usize> {
         let at = self.entries.iter().position(|entry| entry.is_of(slot, key))?;
         let entry = &self.entries[at];
@@ -168,7 +187,7 @@ impl Declared {
             .then_some(at)
     }
 
-    /// Takes note of a packet that goes; says whether it keeps to a declaration.
+    /// Records a packet that goes; returns whether it keeps to a declaration.
     fn on_sent(&mut self, slot: u16, key: &FlowKey, len: u64, now: Instant) -> bool {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.is_of(slot, key)) else {
             return false;
@@ -178,27 +197,41 @@ impl Declared {
         entry.policer.handle_packet(payload, now)
     }
 
-    fn plan<B: Copy>(&mut self, flows: &Flows<B>, channels: &[Channel], carried: Rate, now: Instant) {
+    fn plan<B: Copy>(&mut self, flows: &Flows<B>, channels: &[Channel], capacity: Capacity, now: Instant) {
         self.planned = Some(now);
         for entry in &mut self.entries {
             entry.slot = flows.slot(&entry.declaration.key);
         }
+        self.review(channels, capacity, now);
         let mut present: Vec<&mut Entry> = self
             .entries
             .iter_mut()
             .filter(|entry| entry.slot.is_some())
             .collect();
         let wanted = |entry: &Entry| entry.need(1.0).traffic.rate().as_bps();
-        let level = level(
-            present.iter().map(|entry| wanted(entry)).collect(),
-            carried.scale(MOST_AHEAD).as_bps(),
-        );
+        let admitted = present.iter().filter(|entry| entry.standing.is_admitted());
+        let reserved: u64 = admitted.map(|entry| wanted(entry)).sum();
+        let ahead = capacity.carried.scale(MAX_AHEAD).as_bps();
+        let others = present.iter().filter(|entry| !entry.standing.is_admitted());
+        let level = if ahead == 0 {
+            u64::MAX
+        } else {
+            level(
+                others.map(|entry| wanted(entry)).collect(),
+                ahead.saturating_sub(reserved),
+            )
+        };
         let mut needs: Vec<FlowNeed> = Vec::with_capacity(present.len());
         for entry in &mut present {
-            let part = (level as f64 / wanted(entry) as f64).min(1.0);
+            let is_admitted = entry.standing.is_admitted();
+            let part = if is_admitted {
+                1.0
+            } else {
+                (level as f64 / wanted(entry) as f64).min(1.0)
+            };
             entry.policer.change(entry.declaration.bucket(part));
             needs.push(FlowNeed {
-                importance: 0,
+                importance: is_admitted.into(),
                 subflows: vec![entry.need(part)],
             });
         }
@@ -207,7 +240,7 @@ impl Declared {
             let deadline = flow.subflows[0].deadline;
             let is_in_time = |channel: &Channel| deadline.is_none_or(|deadline| channel.delay < deadline);
             let granted = |channel: &&Channel| shares[0].iter().any(|share| share.channel == channel.id);
-            // What does not fit gets all that there is in time.
+            // A declaration that does not fit gets all channels that are in time.
             let worst = channels
                 .iter()
                 .filter(granted)
@@ -222,15 +255,49 @@ impl Declared {
     }
 }
 
+impl Declared {
+    /// Decides which present flows are admitted, once per [`admission::RETRY`] and when their
+    /// number changes.
+    fn review(&mut self, channels: &[Channel], capacity: Capacity, now: Instant) {
+        let is_present = |entry: &&mut Entry| entry.slot.is_some();
+        let count = self.entries.iter_mut().filter(is_present).count();
+        let is_recent = |(at, before): (Instant, usize)| before == count && now.since(at) < admission::RETRY;
+        if count == 0 || self.reviewed.is_some_and(is_recent) {
+            return;
+        }
+        self.reviewed = Some((now, count));
+        let sum: u64 = channels.iter().map(|channel| channel.rate.as_bps()).sum();
+        let within = match capacity.carried.as_bps() {
+            0 => 1.0,
+            carried => (carried as f64 / sum.max(1) as f64).min(1.0),
+        };
+        let scaled = |channel: &Channel| Channel {
+            rate: channel.rate.scale(MAX_AHEAD * within),
+            ..*channel
+        };
+        let channels: Vec<Channel> = channels.iter().map(scaled).collect();
+        let present = self.entries.iter_mut().filter(is_present);
+        let (needs, mut standings): (Vec<FlowNeed>, Vec<&mut Standing>) = present
+            .map(|entry| {
+                let subflows = vec![entry.need(1.0)];
+                let need = FlowNeed {
+                    importance: 0,
+                    subflows,
+                };
+                (need, &mut entry.standing)
+            })
+            .unzip();
+        let is_measured = capacity.is_measured && capacity.carried != Rate::ZERO;
+        admission::review(&needs, &mut standings, &channels, is_measured, now);
+    }
+}
+
 /// The rate up to which each flow may have what it wants, so that all together have no more than
-/// `most`; no bound where nothing is known of that.
+/// `most`.
 ///
 /// Source: max-min fairness (Bertsekas and Gallager, "Data networks", section 6.5.2).
 /// Units: bit/s.
 fn level(mut wanted: Vec<u64>, most: u64) -> u64 {
-    if most == 0 {
-        return u64::MAX;
-    }
     wanted.sort_unstable();
     let mut left = most;
     for (at, rate) in wanted.iter().enumerate() {
@@ -244,7 +311,8 @@ fn level(mut wanted: Vec<u64>, most: u64) -> u64 {
 }
 
 impl<B: Copy> Egress<B> {
-    /// Says which flows have declared what they send, up to [`MOST_DECLARED`]; no others any more.
+    /// Sets the flows that have declared what they send, up to [`MAX_DECLARED`], and removes all
+    /// others.
     pub fn set_declared(&mut self, declarations: &[Declaration], now: Instant) {
         let before = std::mem::take(&mut self.declared).entries;
         let mut before: Vec<Option<Entry>> = before.into_iter().map(Some).collect();
@@ -257,15 +325,28 @@ impl<B: Copy> Egress<B> {
             let known = before.iter_mut().find(is_it).and_then(Option::take);
             known.unwrap_or_else(|| Entry::new(*declaration, now))
         };
-        self.declared.entries = declarations.iter().take(MOST_DECLARED).map(kept).collect();
+        self.declared.entries = declarations.iter().take(MAX_DECLARED).map(kept).collect();
     }
 
-    /// What a flow has declared, if that is heeded.
+    /// Returns the accepted declaration of a flow.
     #[must_use]
     pub fn declared(&self, key: &FlowKey) -> Option<Need> {
         let is_it = |entry: &&Entry| entry.declaration.key == *key;
         let entry = self.declared.entries.iter().find(is_it)?;
         Some(entry.declaration.need)
+    }
+
+    /// Yields the accepted declarations, with the decision about each.
+    pub fn admissions(&self) -> impl Iterator<Item = (&Declaration, Verdict)> {
+        let entries = self.declared.entries.iter();
+        entries.map(|entry| {
+            let verdict = if entry.slot.is_some() {
+                entry.standing.verdict()
+            } else {
+                Verdict::Undecided
+            };
+            (&entry.declaration, verdict)
+        })
     }
 
     /// The next packet of a declared flow that keeps to what was declared.
@@ -274,7 +355,7 @@ impl<B: Copy> Egress<B> {
             return None;
         }
         if self.declared.planned.is_none_or(|at| now.since(at) >= PLAN_AGAIN) {
-            self.build_views(0, false, now);
+            self.build_views(0, Excess::None, now);
             let mut channels = channels(&self.views);
             for channel in &mut channels {
                 // Such losses are no reason to leave a path that is nearer.
@@ -285,8 +366,11 @@ impl<B: Copy> Egress<B> {
                 };
             }
             let measured = self.active().map(|path| path.model().rate().as_bps());
-            let carried = self.limited(Rate::from_bps(measured.sum()));
-            self.declared.plan(&self.flows, &channels, carried, now);
+            let capacity = Capacity {
+                carried: self.limited(Rate::from_bps(measured.sum())),
+                is_measured: !self.active().any(|path| path.model().is_growing()),
+            };
+            self.declared.plan(&self.flows, &channels, capacity, now);
         }
         for at in 0..self.declared.entries.len() {
             let Some(slot) = self.declared.entries[at].slot else {
@@ -301,7 +385,7 @@ impl<B: Copy> Egress<B> {
                         break;
                     }
                     Decision::Send { lane, .. } => {
-                        let sending = super::Sending::on([&self.lanes[lane].path].into_iter(), false);
+                        let sending = Sending::on([&self.lanes[lane].path].into_iter(), false);
                         return Some(self.emit(Turn { skip: AHEAD, slot }, lane, 1, sending, now));
                     }
                     Decision::Duplicate(mask) => {
@@ -313,7 +397,7 @@ impl<B: Copy> Egress<B> {
         None
     }
 
-    /// The place of the declaration that the head of a flow keeps to.
+    /// Returns the index of the declaration to which the head of a flow conforms.
     pub(super) fn keeps_to_declared(&self, slot: u16, now: Instant) -> Option<usize> {
         if self.declared.entries.is_empty() {
             return None;
@@ -331,8 +415,7 @@ impl<B: Copy> Egress<B> {
         entry.declaration.need.deadline
     }
 
-    /// Takes note of bytes that a flow has sent: what keeps to its declaration is no part of its
-    /// share.
+    /// Records bytes that a flow has sent: what keeps to its declaration is no part of its share.
     pub(super) fn account_declared(&mut self, slot: u16, bytes: u64, now: Instant) {
         let Some(flow) = self.flows.get(slot).filter(|_| !self.declared.entries.is_empty()) else {
             return;
@@ -359,23 +442,21 @@ impl<B: Copy> Egress<B> {
     }
 }
 
-/// The place of a flow that is served before those that take turns.
+/// Position of a flow that is served before those that take turns.
 const AHEAD: usize = usize::MAX;
 
-/// How much of what the paths carry may go ahead of the rest: a quarter is left to everybody, also
-/// where a flow declares more than there is.
-const MOST_AHEAD: f64 = 0.75;
+/// Maximum share of the paths' capacity that may overtake other traffic: a quarter remains for all,
+/// even if flows declare more than there is. Source: our choice; with more, transfers stop while
+/// declared flows use what they declared, with less, fewer flows are admitted.
+const MAX_AHEAD: f64 = 0.75;
 
-/// How long what may go at once takes at a flow's own rate, at most: the intra-coded picture of a
-/// video, at ten times the size of the others. With [`MOST_AHEAD`], all declared flows together
-/// hold the others back for two seconds at most after a rest.
+/// Maximum burst at a flow's own rate. With [`MAX_AHEAD`], all declared flows together delay the
+/// others by at most 2 s after a rest. Source: the intra-coded picture of a video, at ten times the
+/// size of the others, which are at most 50 ms apart.
 const LONGEST_BURST: Duration = Duration::from_millis(500);
 
-/// How old a plan may become, as in [`crate::scheduler::LayerPriority`].
-const PLAN_AGAIN: Duration = Duration::from_millis(100);
-
-/// Over so much payload it is known what headers and framing add: some tens of packets. Units:
-/// bytes.
+/// Payload after which the bytes that headers and framing add are known. Source: 45 full packets.
+/// Units: bytes.
 const FRAMED_OVER: u64 = 1 << 16;
 
 #[cfg(test)]

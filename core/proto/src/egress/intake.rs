@@ -1,4 +1,4 @@
-//! How inner packets come in: what they are, how they are cut, and whether they fit.
+//! Intake of inner packets: classification, segmentation, and the check of their size.
 
 use hawser_units::Instant;
 use hawser_wire::inner::{self, Ecn, Summary, protocol, tcp_flag};
@@ -11,18 +11,18 @@ use crate::limit::Limit;
 use crate::path::pmtu::BASE;
 use crate::path::{Path, State};
 
-/// Why a packet was refused.
+/// Reason why a packet was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Not what the session carries, or cut short.
+    /// Truncated, or not of the session's format.
     Malformed,
     /// Larger than any path takes; the largest inner packet that fits is given.
     TooLarge(u16),
-    /// Larger than any path is known to take, while their search for larger sizes goes on.
+    /// Larger than the known size of any path, while their search for larger sizes continues.
     TooSoon,
-    /// Its flow's queue is full.
+    /// Full queue of the flow.
     QueueFull,
-    /// There are too many flows.
+    /// Full table of flows.
     TableFull,
     /// The session's limit lets nothing pass.
     Stopped,
@@ -58,10 +58,10 @@ impl<B: Copy> Egress<B> {
         })
     }
 
-    /// Queues an inner packet; `offload` says how it may be cut. The maximum segment size in a TCP
+    /// Queues an inner packet; `offload` gives the segmentation. The maximum segment size in a TCP
     /// SYN is lowered to what every path most likely takes. A packet that no path takes whole is
-    /// accepted where the peer knows fragments: it goes in pieces, and [`Self::poll_size_advice`]
-    /// says when its sender should hear what goes whole.
+    /// accepted if the peer knows fragments: it is sent in pieces, and [`Self::poll_size_advice`]
+    /// returns when its sender should be notified of the size that fits whole.
     ///
     /// # Errors
     /// [`Refused`]: nothing was queued, the buffer is the caller's.
@@ -92,8 +92,8 @@ impl<B: Copy> Egress<B> {
                     self.on_split_at_intake(sizes.most);
                 }
             } else if cut.packet_len() > u32::from(sizes.likely_most) {
-                // A sender believes the size it is told for minutes: it is told when the search has
-                // ended, a few round trips after the start.
+                // A sender keeps a reported size for minutes, so it is reported after the search
+                // has ended, a few round trips after the start.
                 return Err(if self.active().any(Path::mtu_may_rise) {
                     Refused::TooSoon
                 } else {
@@ -125,7 +125,7 @@ impl<B: Copy> Egress<B> {
     }
 }
 
-/// Whether an IP packet must not be fragmented on its way: its sender expects to hear of a smaller
+/// Returns whether an IP packet must not be fragmented: its sender expects a report of a smaller
 /// size (RFC 1191 section 4, RFC 8201 section 4).
 fn forbids_fragments(ip: &[u8]) -> bool {
     match ip.first().map(|first| first >> 4) {
@@ -135,8 +135,8 @@ fn forbids_fragments(ip: &[u8]) -> bool {
     }
 }
 
-/// Whether a packet is an acknowledgement and nothing else: the newest one says everything, so it
-/// overtakes whatever is held up.
+/// Returns whether a packet is a pure acknowledgement: the newest one replaces all earlier ones, so
+/// it may overtake delayed packets.
 fn is_bare_ack(packet: &[u8], summary: &Summary) -> bool {
     summary.key.protocol == protocol::TCP
         && summary.tcp_flags & !(tcp_flag::ECE | tcp_flag::CWR) == tcp_flag::ACK

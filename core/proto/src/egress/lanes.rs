@@ -1,11 +1,13 @@
-//! The paths of a session: opened, moved, closed; what may go to an address that is not proven.
+//! Paths of a session: opening, moving and closing, and the limit of what is sent to an unvalidated
+//! address.
 
 use hawser_units::{Duration, Instant, PathId, Rate};
 
 use hawser_wire::preference::Preference;
 
 use super::deadline::QueueOwner;
-use super::kept::keeping_time;
+use super::retransmission_buffer::keeping_time;
+use super::throughput::Throughput;
 use super::{Egress, Lane};
 use crate::path::pmtu::Barred;
 use crate::path::{self, Path, State};
@@ -28,6 +30,7 @@ impl<B: Copy> Egress<B> {
             peer_is_policed: false,
             delayed: super::reporting::Delayed::default(),
             owner: QueueOwner::default(),
+            realtime: Throughput::of_realtime(),
             told_policed: false,
         };
         self.add_lane(lane, now);
@@ -44,8 +47,8 @@ impl<B: Copy> Egress<B> {
         self.lanes.insert(at, lane);
     }
 
-    /// Removes a path. Nothing queued is lost; what it has not reported is sent again on the
-    /// others.
+    /// Removes a path. No queued packet is lost; packets that the path has not reported are
+    /// retransmitted on the others.
     pub fn close_path(&mut self, id: PathId, now: Instant) {
         if let Some(Lane { path, .. }) = self.lanes.iter().find(|lane| lane.path.id == id) {
             let time = keeping_time(path) + self.time_for(path.in_flight());
@@ -79,7 +82,7 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Packets wait for so long before a path hands them over together.
+    /// Sets for how long packets wait until a path hands them over as one batch.
     pub fn set_pause(&mut self, id: PathId, pause: Duration) {
         if let Some(lane) = self.lane(id) {
             lane.path.set_pause(pause);
@@ -100,7 +103,7 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Takes note of a change of policing on a path, in either direction.
+    /// Records a change of policing on a path, in either direction.
     pub(super) fn note_policed(&mut self, id: PathId) {
         let Some(lane) = self.lane(id) else { return };
         let is_policed = lane.is_policed() || lane.peer_is_policed;
@@ -109,14 +112,14 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Returns whether the peer has said that the network polices what it sends on a path.
+    /// Returns whether the peer has reported that the network polices what it sends on a path.
     #[must_use]
     pub fn is_peer_policed(&self, id: PathId) -> bool {
         let mut lanes = self.lanes.iter();
         lanes.any(|lane| lane.path.id == id && lane.peer_is_policed)
     }
 
-    /// Takes note that authenticated packets of `bytes` in all came in on the path.
+    /// Records authenticated packets of `bytes` in all that arrived on the path.
     pub fn handle_heard(&mut self, id: PathId, (packets, bytes): (u32, u64), now: Instant) {
         self.note_heard_on_air(id, (packets.into(), bytes), now);
         let Some(lane) = self.lane(id) else { return };
@@ -140,8 +143,8 @@ impl<B: Copy> Egress<B> {
     }
 }
 
-/// What may go to an address before it is proven: the side that is called on waits to hear from it,
-/// the calling side chose it.
+/// Returns how many bytes may be sent to an address before it is validated: the accepting side
+/// waits for a packet from it, the initiating side chose it.
 pub(super) fn initial_budget(path: &Path) -> Option<u64> {
     (path.probing() == path::Probing::OnHearing).then_some(0)
 }

@@ -1,16 +1,16 @@
 //! Feedback for encoders: the rate of a flow that will arrive in time during the next second.
 //!
 //! ```text
-//!   what the paths in time carry x what the next second keeps of it, in nine of ten seconds
-//!     - what other real-time flows take                           --> the flow's rate
+//!   rate of the paths that are fast enough x share that remains in the next second (90 %)
+//!     - rate of other real-time flows                             --> the flow's rate
 //! ```
 //!
-//! A path that is not full shows only what is sent over it, so a flow that meets no queue may
-//! grow step by step.
+//! A path that is not full shows only the rate that is sent over it. So a flow that meets no queue
+//! may grow step by step.
 //!
 //! Source: RFC 8698 (NADA) for feedback that grows while there is no queue and follows the measured
-//! rate otherwise. Deviates: the answer is a rate, from the variation of the paths' rates, in place
-//! of a delay from which the sender works it out.
+//! rate otherwise. Deviates: the feedback is a rate, computed from the variation of the paths'
+//! rates, instead of a delay from which the sender computes a rate.
 
 use std::collections::VecDeque;
 
@@ -37,19 +37,22 @@ const UNKNOWN: f64 = 0.5;
 /// A flow that meets no queue may grow by this factor. Source: the largest step of RFC 8698
 /// (`GAMMA_MAX` of 0.5), in two steps.
 const STEP: f64 = 1.25;
-/// A queue of this part of the deadline is none.
+/// Part of the deadline below which a queue does not count. Source: our choice, the same part as
+/// `BUDGET_PART` of `egress/deadline.rs`, so that the queue that bulk may leave does not end a
+/// flow's growth.
 const QUEUE_PART: u32 = 10;
 
-/// The rates that all paths carried lately.
+/// Recent rates of all paths together.
 ///
-/// Cost: O(samples) an answer, which is asked for some times a second; memory: a hundred samples.
+/// Cost: O(samples) for each answer, which is requested some times a second; memory: a hundred
+/// samples.
 #[derive(Debug, Default)]
 pub(super) struct Outlook {
     samples: VecDeque<(Instant, u64)>,
 }
 
 impl Outlook {
-    /// Takes in what the paths carry together.
+    /// Records the rate of all paths together.
     pub(super) fn on_rate(&mut self, rate: Rate, now: Instant) {
         if self.samples.back().is_some_and(|(at, _)| now.since(*at) < EVERY) {
             return;
@@ -88,7 +91,7 @@ impl Outlook {
 }
 
 impl<B: Copy> Egress<B> {
-    /// Takes note of what the paths carry.
+    /// Records the rate of the paths.
     pub(super) fn note_outlook(&mut self, now: Instant) {
         let rates = self.active().map(|path| path.model().rate().as_bps());
         let rate = Rate::from_bps(rates.sum());
@@ -113,8 +116,7 @@ impl<B: Copy> Egress<B> {
         let own = flow.rate();
         let framed = mean_len(flow) / (mean_len(flow) + FRAMING as f64);
         let others = self
-            .realtime
-            .rate(now)
+            .realtime_rate(now)
             .scale(framed)
             .as_bps()
             .saturating_sub(own.as_bps());

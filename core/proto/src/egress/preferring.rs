@@ -1,12 +1,11 @@
-//! For what paths are used: some always, some for what those cannot take, some only where no other
-//! works.
+//! Preferences of paths: used always, used for overflow, or used as a backup.
 //!
-//! The paths in use are those that are not a backup, or the backups where no other path is active.
-//! Packets go to one of those that are always used; where one has waited for half of the time that
-//! a flow is let wait, those for overflow stand beside them. A queue of half that length is what a
-//! transfer that takes all it gets builds, and one that has enough does not.
+//! Backups are used only while no other path is active. A packet is sent on a path that is used
+//! always. After it has waited for half of the maximum wait of its flow, it may also use paths for
+//! overflow. A transfer that takes all the rate it gets builds a queue of that length; a flow that
+//! has enough rate does not. The bytes of a stream wait from the time at which its backlog began.
 //!
-//! Cost: O(paths) a run of packets.
+//! Cost: O(paths) per run of packets.
 
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::Class;
@@ -16,22 +15,22 @@ use super::{Egress, Lane};
 use crate::path::State;
 
 impl<B: Copy> Egress<B> {
-    /// Says for what a path is used from now on.
+    /// Sets the preference of a path.
     pub fn set_preference(&mut self, id: PathId, preference: Preference) {
         if let Some(lane) = self.lane(id) {
             lane.preference = preference;
         }
     }
 
-    /// For what a path is used.
+    /// Returns the preference of a path.
     #[must_use]
     pub fn preference(&self, id: PathId) -> Option<Preference> {
         let lane = self.lanes.iter().find(|lane| lane.path.id == id)?;
         Some(lane.preference)
     }
 
-    /// Since when a lane counts as used: a backup beside which another path works is looked at as
-    /// rarely as one of a session that rests, as what it carries may be dear.
+    /// Returns since when a lane counts as used: a backup is probed as rarely as a path of an idle
+    /// session while another path works, since its traffic may be expensive.
     pub(super) fn used_since(used: Instant, lane: &Lane, has_other: bool) -> Instant {
         if lane.is_backup() && has_other {
             Instant::ZERO
@@ -40,16 +39,16 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Whether a path that is no backup is active.
+    /// Returns whether a path other than a backup is active.
     pub(super) fn has_no_need_of_backups(&self) -> bool {
         self.lanes
             .iter()
             .any(|lane| Standing::of(lane) == Standing::Active)
     }
 
-    /// Leaves out of the views what is kept for other packets than those of a flow of `class` whose
-    /// head has waited so long; where nothing else is there, it stays. Says when the others may
-    /// take the packet, where some are left out.
+    /// Removes from the views the paths that are reserved for other packets than those of a flow of
+    /// `class` whose head has waited this long; if no other path exists, they remain. Returns when
+    /// the removed paths may take the packet, if any were removed.
     pub(super) fn leave_out_unwanted(
         &mut self,
         class: Class,
@@ -69,7 +68,7 @@ impl<B: Copy> Egress<B> {
         (now < held_up && self.leave_to_others(is_overflow)).then_some(held_up)
     }
 
-    /// Leaves these lanes out of the views, unless there are no others. Says whether it did.
+    /// Leaves these lanes out of the views, unless there are no others. Returns whether it did.
     fn leave_to_others(&mut self, is_unwanted: impl Fn(&Lane) -> bool) -> bool {
         let unwanted = |lane: &&usize| is_unwanted(&self.lanes[**lane]);
         let count = self.view_lanes.iter().filter(unwanted).count();
@@ -81,15 +80,15 @@ impl<B: Copy> Egress<B> {
     }
 }
 
-/// The paths that may carry packets, by their places: the active ones, else those whose report is
-/// overdue.
+/// Returns the paths that may transfer packets, by their index: the active ones, or else those
+/// whose report is overdue.
 pub(super) fn in_use(lanes: &[Lane]) -> impl Iterator<Item = (usize, &Lane)> {
     let best = lanes.iter().map(Standing::of).max().unwrap_or(Standing::Silent);
     let is_best = move |lane: &Lane| best != Standing::Silent && Standing::of(lane) == best;
     lanes.iter().enumerate().filter(move |(_, lane)| is_best(lane))
 }
 
-/// How a path stands, with what it is for; the last is taken before the others.
+/// State of a path, ordered by preference: later variants win.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Silent,

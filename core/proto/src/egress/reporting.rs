@@ -1,4 +1,4 @@
-//! Answers to probes, and the reports of the receiving half: on which paths they go.
+//! Answers to probes and reports of the receiving half: selection of their paths.
 
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::{FRAMING, Feedback, MISSING_RANGES};
@@ -8,7 +8,8 @@ use super::{Body, Egress, Lane, Transmit};
 use crate::path::model::LINK_HEADERS;
 use crate::path::{DELAYED_REPORTS_UP_TO, FULL_PACKET};
 
-/// Time without a packet after which a path may have failed. Units: microseconds.
+/// Time without a packet after which a path may have failed. Source: `SILENCE` of
+/// `resequencer/delay.rs`, after which the receiver reports the failure. Units: microseconds.
 const QUIET_US: u32 = 20_000;
 /// Inverse of the share of a slow link that reports take: 5 %. Source: the share of RTCP (RFC 3550
 /// section 6.2).
@@ -17,10 +18,10 @@ const REPORT_SHARE_INVERSE: u32 = 20;
 /// ([`crate::path`]). Below 80 kbit/s reports take more than their share because of it.
 const MAX_REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// More than this is reported at once. Source: half of a path's smallest window. Units: bytes.
+/// Bytes from which a report is sent at once. Source: half of a path's smallest window.
 const AWAITED_AFTER: u64 = 2 * FULL_PACKET;
 
-/// Report that waits until its link may carry one more; a later report replaces it.
+/// Report that is delayed until its link may send another one; a later report replaces it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delayed {
     waiting: Option<(Feedback, Option<Instant>)>,
@@ -68,7 +69,8 @@ impl Delayed {
         Some(report)
     }
 
-    /// Returns the time at which a report that waits may go; far away when none does.
+    /// Returns the time at which the delayed report may be sent; far in the future if there is
+    /// none.
     pub(super) fn due(&self) -> Instant {
         self.waiting.map_or(Instant::FAR_FUTURE, |_| self.free_at)
     }
@@ -87,14 +89,14 @@ fn slow_link(lane: &Lane) -> Option<Rate> {
 }
 
 impl<B: Copy> Egress<B> {
-    /// Answers a probe of the peer on the path it came by.
+    /// Answers a probe of the peer on the path on which it arrived.
     pub fn handle_probe(&mut self, id: PathId, token: u64) {
         self.push_urgent(id, Body::Reply(token));
     }
 
-    /// Sends a report of the receiving half on its path, and on the fastest of the others too if
-    /// packets are missing and that is faster, or the path brings nothing at the moment: what waits
-    /// for them waits the shorter.
+    /// Sends a report of the receiving half on its path. If packets are missing and another path is
+    /// faster, or if the path delivers nothing at the moment, the report is also sent on the
+    /// fastest of the others, so that held packets wait for less time.
     pub fn send_report(&mut self, report: Feedback) {
         let report = self.with_policing(report);
         match self.lane(report.path).filter(|lane| slow_link(lane).is_some()) {
@@ -108,7 +110,7 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Sends a report of the receiving half on a path that has fallen silent, on it and on the
+    /// Sends a report of the receiving half about an unresponsive path, on that path and on the
     /// fastest of the others.
     pub fn send_silence(&mut self, report: Feedback) {
         let report = self.with_policing(report);

@@ -1,20 +1,22 @@
-//! Packets that are sent again: which, when and where.
+//! Retransmission of packets: selection of the packets, their time and their path.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::{FRAMING, Feedback};
 
-use super::kept::{LONGEST_HELD, Parcel, Wanted};
+use super::choosing::Excess;
+use super::retransmission_buffer::{MAX_FAILED_PATH_BUFFERING, Parcel, Wanted};
 use super::{
-    Body, EXCESS_INTERVAL, EXCESS_RETRANSMISSIONS, Egress, MOST_MISSING, RETRANSMISSION_RETRY, Transmit,
+    Body, EXCESS_INTERVAL, EXCESS_RETRANSMISSIONS, Egress, MAX_MISSING, RETRANSMISSION_RETRY, Transmit,
 };
 
 impl<B: Copy> Egress<B> {
-    /// Wants what a report names as missing, up to [`MOST_MISSING`] packets.
+    /// Marks the packets that a report names as missing for retransmission, up to [`MAX_MISSING`]
+    /// packets.
     pub(super) fn on_missing(&mut self, report: &Feedback, now: Instant) {
         let Some(lane) = self.lanes.iter_mut().find(|lane| lane.path.id == report.path) else {
             return;
         };
-        let mut left = MOST_MISSING;
+        let mut left = MAX_MISSING;
         for (first, count) in report.missing.ranges(report.highest) {
             let count = u64::from(count).min(left);
             left -= count;
@@ -32,8 +34,8 @@ impl<B: Copy> Egress<B> {
         self.settle_streams(now);
     }
 
-    /// A packet that is to be sent again, on the path where it arrives first. A few go whatever the
-    /// windows say, as they have left their own path's; the contents of a path that died keep to
+    /// Returns a retransmission on the path where it arrives first. A few may exceed the congestion
+    /// windows, since they have left their own path's window; the contents of a failed path obey
     /// them.
     pub(super) fn poll_retransmission(&mut self, now: Instant) -> Option<Transmit<B>> {
         self.retransmission_wait = Instant::FAR_FUTURE;
@@ -44,7 +46,8 @@ impl<B: Copy> Egress<B> {
         let mut wanted = self.next_that_fits(now)?;
         let len = wanted.parcel.run.body_len(wanted.parcel.piece, 0);
         let is_few = is_few && !self.has_slow_call(now);
-        self.build_views_for(len as u32, is_few, now);
+        let excess = if is_few { Excess::Any } else { Excess::None };
+        self.build_views_for(len as u32, excess, now);
         self.spare_sooner_flows(wanted.parcel.flow, wanted.parcel.class, now);
         let id = |at: &usize| self.lanes[self.view_lanes[*at]].path.id;
         let best = (0..self.views.len()).min_by_key(|at| {
@@ -107,22 +110,24 @@ impl<B: Copy> Egress<B> {
         })
     }
 
-    /// The next packet to send again; drops those that fit no path any more.
+    /// Returns the next packet to retransmit; drops those that are now too large for every path.
     fn next_that_fits(&mut self, now: Instant) -> Option<Wanted<B>> {
         loop {
             let wanted = self.kept.next(now)?;
             let len = wanted.parcel.run.body_len(wanted.parcel.piece, 0) as u32;
-            if !self.has_way() || !self.fits_nowhere(len) {
+            if !self.has_working_path() || !self.fits_nowhere(len) {
                 return Some(wanted);
             }
             self.counters.too_large += 1;
         }
     }
 
-    /// How long the active paths take to carry so many bytes, with new packets between them; at
-    /// most [`LONGEST_HELD`].
+    /// Returns how long the active paths need to transfer `bytes` beside new packets; at most
+    /// [`MAX_FAILED_PATH_BUFFERING`].
     pub(super) fn time_for(&self, bytes: u64) -> Duration {
         let rate = self.active().map(|path| path.model().rate().as_bps()).sum();
-        Rate::from_bps(rate).time_for(Bytes(2 * bytes)).min(LONGEST_HELD)
+        Rate::from_bps(rate)
+            .time_for(Bytes(2 * bytes))
+            .min(MAX_FAILED_PATH_BUFFERING)
     }
 }

@@ -1,42 +1,50 @@
-//! Which paths share a bottleneck.
+//! Detection of paths that share a bottleneck.
 //!
-//! Paths through one queue see it grow and shrink together: their one-way delays change by the same
-//! at the same time. RFC 8382 compares statistics of delays of half a minute
-//! (skewness, variability, how often the mean is crossed, loss), because its flows have neither a
-//! clock nor a time in common. Paths of a session have both: their delays are compared moment by
-//! moment, by the times of the receiver's clock, which takes some seconds.
+//! Paths through one queue observe that it grows and shrinks: their one-way delays change by the
+//! same amount at the same time. RFC 8382 compares statistics of delays over half a minute
+//! (skewness, variability, crossings of the mean, loss), because its flows have no common clock.
+//! Paths of a session have a common clock, that of the receiver. So their delays are compared
+//! interval by interval, which needs some seconds.
 //!
 //! ```text
 //!   share of independence = var(c_a - c_b) / (var c_a + var c_b)
 //! ```
 //!
-//! with `c` the change of a path's delay in 131 ms. It is 0 where both see one queue and 1 where
-//! each has its own. Beside CUBIC connections, over queues of 30 to 300 ms, it is 0.00 to 0.09 and
-//! 0.36 to 1.2. By the delays themselves instead of their changes, two queues of 300 ms that fill
-//! at the same time look like one for 20 s. Two equal networks that begin at the same moment do so
-//! for the first seconds: that is what is waited for before anything is said.
+//! `c` is the change of a path's delay in 131 ms. The value is near 0 if both paths pass one queue,
+//! and near 1 if each has its own. With competing CUBIC connections, over queues of 30 to 300 ms,
+//! it is 0.00 to 0.09 in the first case and 0.36 to 1.2 in the second. Delays cannot be used
+//! instead of their changes: two queues of 300 ms that fill at the same time look like one queue
+//! for 20 s. Two equal networks that begin at the same moment look like one for the first seconds,
+//! so there is no result before that.
 //!
-//! Source: RFC 8382 sections 3.1 (intervals), 3.3 (grouping), for the question; the statistic is
-//! our own, as said.
-//! Units: delays in microseconds, up to the difference of the two ends' clocks, which cancels.
+//! Source: RFC 8382 sections 3.1 (intervals) and 3.3 (grouping) for the question. Deviates: the
+//! statistic is our own. Units: delays in microseconds, plus the difference of the two ends'
+//! clocks, which cancels.
 
 use hawser_units::PathId;
 
-/// The receiver's time is cut into intervals of so many bits of microseconds: 65.5 ms, in which a
-/// busy path is reported several times. RFC 8382 section 2.2 has 350 ms.
+/// Bits of the receiver's time in microseconds that form an interval: 65.5 ms, in which a busy path
+/// is reported several times. RFC 8382 section 2.2 has 350 ms.
 const INTERVAL_BITS: u32 = 16;
-/// The weight of an interval against those before it: some six seconds count.
+/// Weight of an interval against those before it. Source: docs/notebook/path-model.md, "Two paths
+/// over one bottleneck", where some six seconds count.
 const WEIGHT: f64 = 1.0 / 96.0;
-/// Intervals of both paths before anything is said: six seconds.
+/// Intervals of both paths before there is a result. Source: six seconds, since two equal networks
+/// that begin together look like one for the first seconds (docs/notebook/path-model.md, "Two paths
+/// over one bottleneck").
 const FEWEST: u32 = 96;
-/// Changes that deviate by less say nothing of queues. Units: microseconds.
-const LEAST_DEVIATION: f64 = 1_000.0;
-/// Paths with less independence share a bottleneck; those that do are told apart again from
-/// [`APART`] on. See the head of this file for what it is in either case.
+/// Minimum deviation of changes that indicates a queue. No suite of docs/notebook/path-model.md,
+/// "Sensitivity", changes by more than 3 % with half or twice of it. Units: microseconds.
+const MIN_DEVIATION: f64 = 1_000.0;
+/// Thresholds of independence: paths below share a bottleneck, and paths that share one are
+/// separated from [`APART`] on. Source: docs/notebook/path-model.md, "Two paths over one
+/// bottleneck", with measured values of at most 0.09 on one link and at least 0.36 on two.
 const TOGETHER: f64 = 0.15;
 const APART: f64 = 0.3;
-/// Paths that are compared: those after them count as independent.
-const MOST: usize = 16;
+/// Paths that are compared: those after them count as independent. Source: our choice, a bound on
+/// work, 120 pairs; machines have a handful of paths, and two that share a bottleneck beyond the
+/// sixteenth only count as independent.
+const MAX: usize = 16;
 
 /// The delays of one path in the interval that is under way.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +52,7 @@ struct Track {
     id: PathId,
     interval: u16,
     first: i32,
-    /// Of differences from `first`.
+    /// Sum of the differences from `first`.
     sum: i64,
     reports: u32,
     /// The two intervals before, the later first, and their means.
@@ -57,10 +65,10 @@ struct Track {
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     ids: [PathId; 2],
-    /// Of the changes.
+    /// Means of the changes.
     means: [f64; 2],
     variances: [f64; 2],
-    /// Of the difference.
+    /// Variance of the difference.
     variance: f64,
     intervals: u32,
     is_one: bool,
@@ -68,7 +76,7 @@ struct Pair {
 
 /// Compares the delays of all paths of a session.
 ///
-/// Cost: O(1) a report, O(paths) an interval of a path; memory bounded by [`MOST`] paths.
+/// Cost: O(1) a report, O(paths) an interval of a path; memory bounded by [`MAX`] paths.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
     tracks: Vec<Track>,
@@ -76,13 +84,13 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// Takes in a report: the mean one-way delay of what arrived last at some time of the
-    /// receiver's clock. Returns whether a pair of paths has come together or apart.
+    /// Processes the mean one-way delay in a report, of packets that arrived until some time of the
+    /// receiver's clock. Returns whether a pair of paths begins or ceases to share a bottleneck.
     pub(super) fn on_report(&mut self, id: PathId, received_us: u32, delay_us: i32) -> bool {
         let interval = (received_us >> INTERVAL_BITS) as u16;
         let at = match self.tracks.iter().position(|track| track.id == id) {
             Some(at) => at,
-            None if self.tracks.len() < MOST => {
+            None if self.tracks.len() < MAX => {
                 self.tracks.push(Track::new(id, interval, delay_us));
                 self.tracks.len() - 1
             }
@@ -119,7 +127,7 @@ impl Sharing {
         &mut self.pairs[at]
     }
 
-    /// Forgets a path that is no more, or that goes another way now.
+    /// Removes a path that was closed, or whose route has changed.
     pub(super) fn forget(&mut self, id: PathId) {
         self.tracks.retain(|track| track.id != id);
         self.pairs.retain(|pair| !pair.ids.contains(&id));
@@ -184,7 +192,8 @@ impl Pair {
         }
     }
 
-    /// Takes in an interval that both have: the changes of `id` and of the other one.
+    /// Processes an interval for which both paths have values: the changes of `id` and of the other
+    /// one.
     fn on_interval(&mut self, id: PathId, own: i32, other: i32) -> bool {
         let changes = if self.ids[0] == id {
             [own, other]
@@ -210,7 +219,7 @@ impl Pair {
     fn is_one_queue(&self) -> bool {
         let [a, b] = self.variances;
         let most = if self.is_one { APART } else { TOGETHER };
-        a.min(b) > LEAST_DEVIATION.powi(2) && self.variance < most * (a + b)
+        a.min(b) > MIN_DEVIATION.powi(2) && self.variance < most * (a + b)
     }
 }
 
@@ -299,8 +308,8 @@ mod tests {
                 sharing.on_report(PathId(id), n * 20_000, (n % 50) as i32 * 1_000);
             }
         }
-        assert_eq!(sharing.tracks.len(), MOST);
-        assert_eq!(sharing.pairs.len(), MOST * (MOST - 1) / 2);
+        assert_eq!(sharing.tracks.len(), MAX);
+        assert_eq!(sharing.pairs.len(), MAX * (MAX - 1) / 2);
         assert_eq!(sharing.with(PathId(40)).count(), 0);
     }
 }

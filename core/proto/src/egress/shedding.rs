@@ -1,4 +1,4 @@
-//! Making room: what is given up when the driver has no buffers left for a session.
+//! Release of buffers when the driver has none left for a session.
 
 use hawser_units::Instant;
 
@@ -7,9 +7,9 @@ use crate::flow::Flow;
 use crate::path::State;
 
 impl<B: Copy> Egress<B> {
-    /// Gives one buffer back, that of the oldest packet: one that was sent and is kept in case it
-    /// is missing, if there is any, or else the one that has waited longest. `None` when the
-    /// session has no buffer.
+    /// Releases the buffer of the oldest packet: of one that was sent and is stored for
+    /// retransmission, if there is any, or else of the one that has waited longest. Returns `None`
+    /// if the session has no buffer.
     ///
     /// The driver calls it when a session has used up its share of the buffers. Cost: O(1)
     /// amortised.
@@ -17,22 +17,22 @@ impl<B: Copy> Egress<B> {
         if let Some(buffer) = self.freed.pop() {
             return Some(buffer);
         }
-        if let Some(buffer) = self.give_up_kept() {
+        if let Some(buffer) = self.drop_retransmission_buffer() {
             return Some(buffer);
         }
         let (_, slot) = self.flows.oldest()?;
         self.counters.shed += self.drop_packet(slot, now);
-        // What was sent of it may be kept.
-        self.freed.pop().or_else(|| self.give_up_kept())
+        // Its sent packets may be stored for retransmission.
+        self.freed.pop().or_else(|| self.drop_retransmission_buffer())
     }
 
-    fn give_up_kept(&mut self) -> Option<B> {
+    fn drop_retransmission_buffer(&mut self) -> Option<B> {
         let buffer = self.kept.give_up()?;
         self.counters.unkept += 1;
         Some(buffer)
     }
 
-    /// Drops what is left of the packet at the head of a flow; says how many segments that were.
+    /// Drops the rest of the packet at the head of a flow; returns the number of its segments.
     pub(super) fn drop_packet(&mut self, slot: u16, now: Instant) -> u64 {
         let left = self
             .flows
@@ -43,8 +43,8 @@ impl<B: Copy> Egress<B> {
         u64::from(left)
     }
 
-    /// Whether any path carries packets at present.
-    pub(super) fn has_way(&self) -> bool {
+    /// Returns whether any path transfers packets at present.
+    pub(super) fn has_working_path(&self) -> bool {
         let carries =
             |lane: &Lane| lane.is_open() && matches!(lane.path.state(), State::Active | State::Suspect);
         self.lanes.iter().any(carries)

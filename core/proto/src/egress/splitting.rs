@@ -1,10 +1,10 @@
-//! Packets that fit no path whole: they go in pieces.
+//! Fragmentation of packets that are larger than every path's packet size.
 //!
-//! A packet is split when it is sent, not when it comes in, so a packet that was accepted while a
-//! larger size passed, and a retransmission, are split too and never wait for a size that does not
-//! come back. All pieces of one transmission go on one path; a lost one is sent again alone, in
-//! smaller pieces where the path takes less by then. A peer of a version that does not know
-//! fragments gets none: what fits no path is dropped there, and the entrance answers its sender.
+//! A packet is split when it is sent, not when it arrives. So packets that were accepted while a
+//! larger size passed, and retransmissions, are split too, and never wait for a size that does not
+//! return. All pieces of one transmission use one path. A lost piece is retransmitted alone, in
+//! smaller pieces if the size of the path has decreased. A peer of a version without fragments gets
+//! none: packets that fit no path are dropped, and the entrance sends an ICMP error.
 
 use std::ops::Range;
 
@@ -13,16 +13,19 @@ use hawser_wire::compression::Form;
 use hawser_wire::fragment::{FRAGMENT_LEN, MAX_SPLIT};
 
 use super::Egress;
+use super::choosing::Excess;
 use super::preferring::in_use;
 use crate::flow::Run;
 use crate::path::Path;
 
-/// Paths that take less than this are not used for pieces: the longest packet would be more pieces
-/// than a record of sent packets has bits. Units: bytes of inner packet.
-pub(super) const LEAST_PIECE: u32 = 256;
-/// One of so many packets that have to be split is answered to its sender: a flow that costs twice
-/// as many datagrams hears of it soon, and a lone packet (a ping that must not be fragmented) is
-/// delivered without an error. A flood of large packets causes no flood of answers.
+/// Smallest size of a path that is used for pieces. Source: [`MAX_SPLIT`] is at most 37 pieces
+/// then, and the record of a transmission has 64 bits for its pieces. Units: bytes of inner packet.
+pub(super) const MIN_PIECE: u32 = 256;
+/// Answers one of this many split packets with an ICMP error to its sender: a flow that costs twice
+/// as many datagrams is notified early, and a single packet (a ping that must not be fragmented) is
+/// delivered without an error. A flood of large packets causes no flood of answers. Source: our
+/// choice, 90 kB of packets of 1,400 bytes, a fraction of what a sender of too large packets
+/// transfers; fewer packets would also answer a short exchange, which is delivered anyway.
 const ADVICE_EVERY: u64 = 64;
 
 /// Bytes of an inner packet that are sent in datagrams of nearly equal sizes.
@@ -46,7 +49,7 @@ impl Piece {
         }
     }
 
-    /// How many datagrams it takes.
+    /// Returns the number of datagrams.
     #[must_use]
     pub fn count(&self) -> u16 {
         (self.to - self.from).div_ceil(self.size).max(1)
@@ -65,7 +68,7 @@ impl Piece {
         FRAGMENT_LEN + self.range(step).len()
     }
 
-    /// What one of its datagrams holds, alone.
+    /// Returns the range of one of its datagrams.
     pub(super) fn one(&self, step: u16) -> Self {
         let range = self.range(step);
         Self {
@@ -77,8 +80,8 @@ impl Piece {
 }
 
 impl<B> Run<B> {
-    /// How the next segment, or a part of it, goes on a path; `None` when it goes whole. A segment
-    /// that is split takes its headers along.
+    /// Returns how the next segment, or a part of it, is split on a path; `None` if it is sent
+    /// whole. A split segment includes its headers.
     pub(super) fn split_on(&mut self, path: &Path, part: Option<Piece>) -> Option<Piece> {
         if self.body_len(part, 0) <= usize::from(path.mtu()) {
             return part;
@@ -91,8 +94,8 @@ impl<B> Run<B> {
         Some(Piece::of(&range, path.mtu()))
     }
 
-    /// The next piece of a packet that goes in pieces of `room` bytes, one at a time, or that has
-    /// begun to; `None` when it goes at once.
+    /// Returns the next piece of a packet that is sent in pieces of `room` bytes, one at a time;
+    /// `None` if it is sent at once.
     pub(super) fn piece_on(&mut self, path: &Path, room: Option<u16>) -> Option<Piece> {
         let from = self.begun.map_or(0, |(from, _)| from);
         let room = room.unwrap_or(u16::MAX).min(path.mtu());
@@ -106,13 +109,13 @@ impl<B> Run<B> {
         Some(Piece::of(&(from..len), room).one(0))
     }
 
-    /// Returns the byte that follows a piece of the packet; `None` behind the last.
+    /// Returns the byte that follows a piece of the packet; `None` after the last.
     pub(super) fn rest_from(&self, piece: Piece) -> Option<u16> {
         (usize::from(piece.to) < self.len_of(self.next)).then_some(piece.to)
     }
 
-    /// Bytes of the body of a datagram: of a segment behind the next one, or of a piece of the
-    /// next.
+    /// Bytes of the body of a datagram that contains a later segment, or a piece of the next
+    /// segment.
     pub(super) fn body_len(&self, piece: Option<Piece>, step: u16) -> usize {
         match piece {
             Some(piece) => piece.body_len(step),
@@ -127,28 +130,30 @@ impl<B: Copy> Egress<B> {
         self.peer_takes_fragments && len <= MAX_SPLIT
     }
 
-    /// Fills the views with the paths for a packet of `len` bytes: those that take it whole, or,
-    /// where none does, those that take pieces of it. Returns whether any path is usable at all.
-    pub(super) fn build_views_for(&mut self, len: u32, sparse: bool, now: Instant) -> bool {
-        let usable = self.build_views(len, sparse, now);
+    /// Fills the views with the paths for a packet of `len` bytes: those on which it fits whole,
+    /// or, if there is none, those on which its pieces fit. Returns whether any path is usable at
+    /// all.
+    pub(super) fn build_views_for(&mut self, len: u32, excess: Excess, now: Instant) -> bool {
+        let usable = self.build_views(len, excess, now);
         if usable && self.views.is_empty() && self.may_split(len as usize) {
-            self.build_views(LEAST_PIECE.min(len), sparse, now);
+            self.build_views(MIN_PIECE.min(len), excess, now);
         }
         usable
     }
 
-    /// Whether a packet of `len` bytes is sure to fit no path that is in use, whole or in pieces.
+    /// Returns whether a packet of `len` bytes certainly fits no path in use, neither whole nor
+    /// split.
     pub(super) fn fits_nowhere(&self, len: u32) -> bool {
         let mut mtus = in_use(&self.lanes).map(|(_, lane)| u32::from(lane.path.likely_mtu()));
         let least = if self.may_split(len as usize) {
-            LEAST_PIECE.min(len)
+            MIN_PIECE.min(len)
         } else {
             len
         };
         !mtus.any(|mtu| mtu >= least)
     }
 
-    /// Takes note that a packet which came in has to be split.
+    /// Records that an arriving packet has to be split.
     pub(super) fn on_split_at_intake(&mut self, fits: u16) {
         let is_settled = !self.active().any(Path::mtu_may_rise);
         self.split_at_intake += u64::from(is_settled);
@@ -157,8 +162,9 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// The largest inner packet that goes whole, when the sender of the packet that was queued last
-    /// should hear of it: the packet goes in pieces, which costs more.
+    /// Returns the size of the largest inner packet that fits whole, if the sender of the last
+    /// queued packet should be notified of it, because the packet has to be sent in pieces, which
+    /// costs more.
     pub fn poll_size_advice(&mut self) -> Option<u16> {
         self.advice.take()
     }

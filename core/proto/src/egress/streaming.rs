@@ -7,9 +7,11 @@ use hawser_units::{Duration, InnerBytes, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING};
 use hawser_wire::stream::{Open, Outcome, STREAM_LEN, StreamId};
 
-use super::choosing::Decision;
+use super::choosing::{Decision, Excess};
 use super::preferring::in_use;
-use super::{Body, Egress, Transmit, Turn};
+use super::turns::Turn;
+use super::{Body, Egress, Transmit};
+use crate::checkpoint::{BadCheckpoint, SendingStreams};
 use crate::flow::Flow;
 use crate::path::Path;
 use crate::scheduler::{Choice, Demand, default_of};
@@ -19,7 +21,7 @@ use crate::stream::{self, Chunk, SendingNotice};
 ///
 /// Source: the first flights of several paths; a path's first window is ten packets and doubles.
 const WAITING_MIN: u64 = 256 * 1024;
-/// The same at most.
+/// Maximum number of bytes of a stream that wait to be sent.
 ///
 /// Source: `QUEUE_MAX` of a flow, `core/proto/src/egress/choosing.rs`.
 const WAITING_MAX: u64 = 16 * 1024 * 1024;
@@ -27,8 +29,10 @@ const WAITING_MAX: u64 = 16 * 1024 * 1024;
 ///
 /// Source: `TCP_NOTSENT_LOWAT` serves the same; 100 ms are what a person takes for at once.
 const WAITING_TIME: Duration = Duration::from_millis(50);
-/// Bytes of frames in one datagram: fits the smallest packets of IPv6 (RFC 8200 section 5).
-const MAX_FRAMES: usize = 1_100;
+/// Maximum size of the frames in one datagram, where all paths take as much. Units: bytes.
+///
+/// Source: fits the smallest packets of IPv6 (RFC 8200 section 5).
+const MAX_FRAMES: u32 = 1_100;
 /// A copy is worth sending where it arrives sooner by more than this.
 ///
 /// Source: half of the margin of the resequencer; a path's delay is not known better.
@@ -62,18 +66,43 @@ struct Seat {
 pub(super) struct Streaming {
     pub(super) sending: stream::Sending,
     seats: BTreeMap<StreamId, Seat>,
-    /// The peer has said that it understands streams.
+    /// The peer has reported that it understands streams.
     pub(super) peer_takes_streams: bool,
     /// Frames of the datagram that was handed out last, and whom they are about.
     frames: Vec<u8>,
     about: Vec<Option<StreamId>>,
     timeout: Duration,
+    /// No path is active.
+    is_unreachable: bool,
     /// Time of the next search for bytes that are overdue.
     overdue_at: Instant,
 }
 
+impl Streaming {
+    pub(super) fn checkpoint(&self) -> SendingStreams {
+        let ends = |id| self.seats.get(&id).map(|seat| seat.ends);
+        SendingStreams {
+            peer_takes_streams: self.peer_takes_streams,
+            ..self.sending.checkpoint(ends)
+        }
+    }
+
+    pub(super) fn restore(saved: &SendingStreams, now: Instant) -> Result<Self, BadCheckpoint> {
+        let sending = stream::Sending::restore(saved, now)?;
+        let seat = |ends| Seat { ends, slot: None };
+        let seats = saved.all.iter();
+        let seats = seats.filter_map(|stream| Some((StreamId::new(stream.id)?, seat(stream.ends))));
+        Ok(Self {
+            seats: seats.collect(),
+            sending,
+            peer_takes_streams: saved.peer_takes_streams,
+            ..Self::default()
+        })
+    }
+}
+
 impl<B: Copy> Egress<B> {
-    /// Returns whether the peer has said that it understands streams.
+    /// Returns whether the peer has reported that it understands streams.
     #[must_use]
     pub fn takes_streams(&self) -> bool {
         self.streaming.peer_takes_streams
@@ -85,8 +114,8 @@ impl<B: Copy> Egress<B> {
         &self.streaming.sending
     }
 
-    /// Asks the peer to open a connection and to make it a stream. The receiving half has to know
-    /// of the stream first.
+    /// Requests that the peer opens a connection, whose bytes are sent as a stream. The receiving
+    /// half has to know of the stream first.
     pub fn open_stream(&mut self, open: Open, now: Instant) {
         self.used = now;
         self.add_seat(open.id, (open.source, open.destination));
@@ -97,7 +126,7 @@ impl<B: Copy> Egress<B> {
         self.streaming.seats.insert(id, Seat { ends, slot: None });
     }
 
-    /// Answers the peer's request for a stream; `credit`: bytes that the receiving half takes.
+    /// Answers the peer's request for a stream; `credit`: bytes that the receiving half accepts.
     pub fn answer_stream(&mut self, open: &Open, outcome: Outcome, credit: u64, now: Instant) {
         self.used = now;
         self.add_seat(open.id, (open.destination, open.source));
@@ -105,38 +134,38 @@ impl<B: Copy> Egress<B> {
         self.settle_streams(now);
     }
 
-    /// Takes note that the driver has `bytes` more of a stream.
+    /// Records that the driver has `bytes` more of a stream.
     pub fn write_stream(&mut self, id: StreamId, bytes: u64, now: Instant) {
         self.used = now;
         self.streaming.sending.write(id, bytes);
         self.settle_streams(now);
     }
 
-    /// Takes note that a stream ends with what was written.
+    /// Records that a stream ends with what was written.
     pub fn finish_stream(&mut self, id: StreamId, now: Instant) {
         self.streaming.sending.finish(id);
         self.settle_streams(now);
     }
 
-    /// Gives a stream up; the peer learns the reason.
+    /// Resets a stream; the peer is notified of the reason.
     pub fn reset_stream(&mut self, id: StreamId, code: u16, now: Instant) {
         self.streaming.sending.reset(id, code, now);
         self.settle_streams(now);
     }
 
-    /// Forgets a stream that is over in both directions.
+    /// Removes a stream that has ended in both directions.
     pub fn close_stream(&mut self, id: StreamId, now: Instant) {
         self.streaming.sending.close(id);
         self.settle_streams(now);
         self.streaming.seats.remove(&id);
     }
 
-    /// Bytes that the driver may write now of a stream: as many as the paths need to stay busy.
-    /// More would only wait, and the window of the connection that feeds the stream would say
-    /// nothing to its sender.
+    /// Returns the number of bytes that the driver may write now to a stream: as many as the paths
+    /// need to stay busy, and none while no path is active. More bytes would only wait, and the
+    /// window of the connection that feeds the stream would not slow its sender.
     #[must_use]
     pub fn stream_room(&self, id: StreamId) -> u64 {
-        if !self.streaming.seats.contains_key(&id) {
+        if !self.streaming.seats.contains_key(&id) || self.active().next().is_none() {
             return 0;
         }
         let waiting = self.streaming.sending.waiting(id);
@@ -169,19 +198,19 @@ impl<B: Copy> Egress<B> {
         self.streaming.sending.poll_notice()
     }
 
-    /// Takes in what the receiving half tells of streams.
+    /// Processes an event of streams from the receiving half.
     pub fn handle_stream_event(&mut self, event: stream::Event, now: Instant) {
         self.streaming.sending.handle_event(event, now);
         self.settle_streams(now);
     }
 
-    /// The frames of the datagram that was handed out last.
+    /// Returns the frames of the datagram that was returned last.
     #[must_use]
     pub fn stream_frames(&self) -> &[u8] {
         &self.streaming.frames
     }
 
-    /// Lets the flows know how much of each stream may be sent.
+    /// Updates in the flows how much of each stream may be sent.
     pub(super) fn settle_streams(&mut self, now: Instant) {
         while let Some(id) = self.streaming.sending.poll_changed() {
             let pending = self.streaming.sending.sendable(id);
@@ -202,7 +231,7 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Packets of a path are lost, or may be: their bytes go again.
+    /// Marks the bytes of packets of a path that are lost, or may be lost, for retransmission.
     pub(super) fn on_missing_streams(
         &mut self,
         path: PathId,
@@ -221,14 +250,22 @@ impl<B: Copy> Egress<B> {
             return;
         }
         let timeouts = self.active().map(|path| path.model().timeout());
-        self.streaming.timeout = timeouts.max().unwrap_or(UNKNOWN_TIMEOUT);
+        let Some(timeout) = timeouts.max() else {
+            // The peer may be away for hours, which costs nothing.
+            self.streaming.is_unreachable = true;
+            return self.settle_streams(now);
+        };
+        if std::mem::take(&mut self.streaming.is_unreachable) {
+            self.streaming.sending.handle_reachable();
+        }
+        self.streaming.timeout = timeout;
         self.streaming.sending.handle_timeout(self.streaming.timeout, now);
         self.handle_overdue(now);
         self.settle_streams(now);
     }
 
-    /// Has bytes sent again that a path delivers later than expected by what its round trips vary,
-    /// and by the time in which another path would have reported them.
+    /// Marks bytes to be sent again that a path delivers later than expected by more than the
+    /// variation of its round trips and the time in which another path would have reported them.
     fn handle_overdue(&mut self, now: Instant) {
         if now < self.streaming.overdue_at {
             return;
@@ -248,7 +285,7 @@ impl<B: Copy> Egress<B> {
     }
 
     pub(super) fn stream_due(&self) -> Instant {
-        if self.streaming.seats.is_empty() {
+        if self.streaming.seats.is_empty() || self.active().next().is_none() {
             return Instant::FAR_FUTURE;
         }
         let due = self.streaming.sending.poll_timeout(self.streaming.timeout);
@@ -258,12 +295,14 @@ impl<B: Copy> Egress<B> {
         due.min(self.streaming.overdue_at)
     }
 
-    /// Frames that wait go by the path that delivers them first.
+    /// Sends waiting frames on the path that delivers them first.
     pub(super) fn poll_stream_frames(&mut self, now: Instant) -> Option<Transmit<B>> {
         if !self.streaming.sending.owes_frames() {
             return None;
         }
-        self.build_views(MAX_FRAMES as u32, true, now);
+        // A path may take less, and frames must not wait for one that takes more.
+        let max = self.common_mtu().min(MAX_FRAMES);
+        self.build_views(max, Excess::Any, now);
         let view = self
             .views
             .iter()
@@ -277,7 +316,7 @@ impl<B: Copy> Egress<B> {
             about,
             ..
         } = &mut self.streaming;
-        sending.write_frames(frames, MAX_FRAMES, about);
+        sending.write_frames(frames, max as usize, about);
         let bytes = (frames.len() + FRAMING) as u64;
         let packet_number = path.on_data_sent(bytes, false, now);
         let id = path.id;
@@ -296,19 +335,21 @@ impl<B: Copy> Egress<B> {
         mtus.min().unwrap_or(0)
     }
 
-    /// Decides about the bytes of a stream whose turn it is.
+    /// Decides on which path the bytes of a stream are sent, when it is the stream's turn.
     pub(super) fn choose_for_stream(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
         let Some(flow) = self.flows.get(slot) else {
             return Decision::Again;
         };
         let (class, pending) = (flow.class, flow.backlog());
         let len = self.common_mtu();
-        self.build_views(len, false, now);
+        self.build_views(len, Excess::None, now);
         if class == Class::Bulk {
-            self.leave_out_dear(u64::from(len) + FRAMING as u64, now);
+            self.leave_out_expensive(u64::from(len) + FRAMING as u64, now);
         }
+        self.leave_to_realtime(class, now);
         self.spare_sooner_flows(slot, class, now);
-        let more_at = self.leave_out_unwanted(class, now, target, now);
+        let since = self.flows.get(slot).map_or(now, Flow::backlogged_since);
+        let more_at = self.leave_out_unwanted(class, since, target, now);
         if self.views.is_empty() || len == 0 {
             return Decision::Wait(Instant::FAR_FUTURE);
         }
@@ -317,7 +358,7 @@ impl<B: Copy> Egress<B> {
         if class == Class::Bulk && is_default && is_flowing {
             let Some(view) = stream::choose(&self.views, now) else {
                 let ready = self.views.iter().map(|view| view.ready_at).filter(|at| *at > now);
-                return Decision::Wait(ready.min().unwrap_or(Instant::FAR_FUTURE));
+                return Decision::Wait(ready.chain(more_at).min().unwrap_or(Instant::FAR_FUTURE));
             };
             let fits = self.views[view].window.0 / u64::from(len);
             return Decision::Send {
@@ -401,7 +442,7 @@ impl<B: Copy> Egress<B> {
             }
         }
         let path = path.id;
-        if self.gives_way_to_calls(slot) {
+        if self.yields_to_calls(slot) {
             self.lanes[lane]
                 .owner
                 .on_sent(packet_number + u64::from(count) - 1);
@@ -433,13 +474,14 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// A path that has nothing else to do copies what others deliver later.
+    /// Sends copies of bytes that other paths deliver later, on a path that has nothing else to
+    /// send.
     pub(super) fn poll_copy(&mut self, now: Instant) -> Option<Transmit<B>> {
         if !self.streaming.sending.may_copy() {
             return None;
         }
         let len = self.common_mtu();
-        self.build_views(len, false, now);
+        self.build_views(len, Excess::None, now);
         let ready = (0..self.views.len()).filter(|at| self.views[*at].is_ready(now));
         let view = ready.min_by_key(|at| self.views[*at].arrival(now))?;
         let (lane, window) = (self.view_lanes[view], self.views[view].window.0);

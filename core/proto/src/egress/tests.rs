@@ -1,7 +1,9 @@
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::inner::{self, protocol, tcp_flag};
 use hawser_wire::offload::{Offload, Segmenter};
+use hawser_wire::stream::{Open, StreamId};
 
+use super::retransmission_buffer::Parcel;
 use super::*;
 use crate::flow::Run;
 use crate::path;
@@ -9,12 +11,17 @@ use crate::scheduler::{Choice, Demand, PathView, Scheduler};
 
 /// An open path whose first probes are on their way.
 pub(super) fn client(start: Instant) -> Egress<u32> {
+    client_over(1500, start)
+}
+
+/// The same over a device with this MTU.
+fn client_over(mtu: u16, start: Instant) -> Egress<u32> {
     let mut egress = Egress::new(1, start);
     let config = path::Config {
         id: PathId(0),
         probing: path::Probing::Eager,
         cap: None,
-        mtu: 1500,
+        mtu,
         overhead: 68,
     };
     egress.open_path(config, true, start);
@@ -81,12 +88,45 @@ fn a_bare_acknowledgement_has_no_place_in_its_flow() {
 
 /// An open path that has answered its first probe now, and no more.
 pub(super) fn active(start: Instant, now: Instant) -> Egress<u32> {
-    let mut egress = client(start);
+    activate(client(start), start, now)
+}
+
+fn activate(mut egress: Egress<u32>, start: Instant, now: Instant) -> Egress<u32> {
     let path = &mut egress.lanes[0].path;
     let token = path.poll_probe(start, now).map_or(0, |probe| probe.token);
     egress.handle_probe_reply(PathId(0), token, now);
     assert_eq!(egress.lanes[0].path.state(), State::Active);
     egress
+}
+
+#[test]
+fn frames_of_streams_fit_the_smallest_path() {
+    let start = Instant::from_nanos(1_000_000_000);
+    let now = start + Duration::from_millis(150);
+    for mtu in [576, 700, 1_000, 1_168, 1_280, 1_500, 9_000] {
+        let mut egress = activate(client_over(mtu, start), start, now);
+        let room = usize::from(egress.lanes[0].path.mtu());
+        let mut frames = 0;
+        for number in 0..40 {
+            let address = ([192, 0, 2, 1], 9_000).into();
+            let open = Open {
+                id: StreamId::new(2 * number).expect("even numbers are those of clients"),
+                source: address,
+                destination: address,
+                dscp: 0,
+                credit: 1 << 20,
+            };
+            egress.open_stream(open, now);
+        }
+        while let Some(transmit) = egress.poll_transmit(now) {
+            if matches!(transmit.body, Body::StreamFrames) {
+                let len = egress.stream_frames().len();
+                assert!((1..=room).contains(&len), "{len} bytes, {room} fit");
+                frames += hawser_wire::stream::frames(egress.stream_frames()).count();
+            }
+        }
+        assert_eq!(frames, 40, "MTU {mtu}");
+    }
 }
 
 fn packets_of(sent: &[Transmit<u32>]) -> usize {
@@ -218,7 +258,7 @@ fn parcel(buffer: u32, now: Instant) -> Parcel<u32> {
 #[test]
 fn what_a_silent_path_has_not_reported_is_wanted_once() {
     let now = Instant::from_nanos(1_000_000_000);
-    let mut kept = Kept::new();
+    let mut kept = RetransmissionBuffer::new();
     for packet_number in 10..14 {
         let parcel = parcel(packet_number as u32, now);
         kept.keep(
@@ -242,7 +282,7 @@ fn what_a_silent_path_swallowed_is_kept_until_others_have_carried_it() {
     let (now, mut freed) = (Instant::from_nanos(1_000_000_000), Vec::new());
     let until = now + Duration::from_millis(200);
     let kept_at = |time: Duration, freed: &mut Vec<u32>| {
-        let mut kept = Kept::new();
+        let mut kept = RetransmissionBuffer::new();
         kept.keep(PathId(0), 10..11, parcel(10, now), until);
         assert_eq!(kept.retire(10, now), None);
         kept.on_silence(PathId(0), 9, time, now + Duration::from_millis(100));
@@ -256,7 +296,7 @@ fn what_a_silent_path_swallowed_is_kept_until_others_have_carried_it() {
     assert!(freed.is_empty());
 }
 
-/// What came by a path, as its receiver tells it.
+/// A report of what arrived by a path.
 fn report(highest: u64, ranges: &[(u16, u16)]) -> Feedback {
     let mut missing = hawser_wire::data::Missing::default();
     for (back, count) in ranges {

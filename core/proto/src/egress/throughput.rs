@@ -1,8 +1,8 @@
-//! How much the paths carry together, smoothed.
+//! Smoothed sum of the paths' throughput.
 
 use hawser_units::{Duration, Instant, Rate};
 
-/// A sum of bytes that fades: divided by its time constant, the rate of late.
+/// Exponentially decaying byte count; divided by the time constant it is the current rate.
 #[derive(Debug)]
 pub(super) struct Throughput {
     bytes: f64,
@@ -10,9 +10,14 @@ pub(super) struct Throughput {
     time: Duration,
 }
 
-/// Longer than the holds of one packet that is late, shorter than a sender needs to find more
-/// capacity.
+/// Averaging time of a flow's throughput: longer than one late packet delays those behind it,
+/// shorter than a sender needs to find more capacity. Half and twice of it change goodput by at
+/// most 0.3 % (docs/notebook/path-model.md, "Sensitivity").
 const TIME: Duration = Duration::from_millis(100);
+/// Averaging time of the throughput of real-time flows: some ten packets of a slow one. Source: our
+/// choice; a shorter time takes single pictures of a video for a rate, a longer one keeps the room
+/// of a call that has ended.
+const REALTIME_TIME: Duration = Duration::from_millis(500);
 
 impl Default for Throughput {
     fn default() -> Self {
@@ -21,7 +26,7 @@ impl Default for Throughput {
 }
 
 impl Throughput {
-    /// Smoothed over that time.
+    /// Creates a throughput that is smoothed over this time.
     pub(super) fn over(time: Duration) -> Self {
         Self {
             bytes: 0.0,
@@ -30,13 +35,18 @@ impl Throughput {
         }
     }
 
-    /// So many UDP payload bytes went out.
+    /// Smoothed for real-time flows.
+    pub(super) fn of_realtime() -> Self {
+        Self::over(REALTIME_TIME)
+    }
+
+    /// Adds UDP payload bytes that were sent.
     pub(super) fn add(&mut self, bytes: u64, now: Instant) {
         self.bytes = self.left(now) + bytes as f64;
         self.at = now;
     }
 
-    /// The rate of late.
+    /// Returns the current rate.
     pub(super) fn rate(&self, now: Instant) -> Rate {
         Rate::from_bps((self.left(now) * 8.0 / self.time.as_secs_f64()) as u64)
     }

@@ -1,4 +1,4 @@
-//! What an egress hands to its driver.
+//! Outputs of an egress for its driver.
 
 use hawser_units::{Instant, PathId, Sequence};
 use hawser_wire::data::{Class, Feedback, Inner, Kind};
@@ -9,45 +9,45 @@ use super::splitting::Piece;
 use crate::flow::Run;
 use crate::path::Probe;
 
-/// Something to send. The driver adds headers, encrypts and sends it on the path.
+/// Datagrams to send. The driver adds headers, encrypts them and sends them on the path.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit<B> {
-    /// On which path.
+    /// Path to send on.
     pub path: PathId,
     /// The packet number of its first packet; the others follow.
     pub packet_number: u64,
-    /// What.
+    /// Contents.
     pub body: Body<B>,
 }
 
-/// What a [`Transmit`] carries.
+/// Contents of a [`Transmit`].
 #[derive(Clone, Copy, Debug)]
 pub enum Body<B> {
     /// `count` segments of a run from `run.next` on, or one of them in `count` pieces.
     Packets {
         /// The buffer and how it is cut.
         run: Run<B>,
-        /// How many datagrams: segments, or pieces of one.
+        /// Number of datagrams: segments, or pieces of one segment.
         count: u16,
         /// The outer packets take over the ECN bits of the inner one; they are Not-ECT otherwise.
         ect: bool,
-        /// How the one segment is split, where no path takes it whole.
+        /// Piece of the segment, if no path takes it whole.
         piece: Option<Piece>,
         /// The flow's slot.
         flow: u16,
-        /// Its class.
+        /// Class of the flow.
         class: Class,
-        /// Its order does not matter.
+        /// Marks packets whose order does not matter.
         unordered: bool,
         /// The sender keeps what it sends and sends it again when it is reported missing.
         backed: bool,
-        /// It is sent again.
+        /// Marks a retransmission.
         retransmission: bool,
-        /// The place of the first segment in its flow.
+        /// Sequence number of the first segment.
         sequence: Sequence,
         /// Parity packets are to follow: the driver shows the packets to [`super::Egress::cover`].
         covered: bool,
-        /// The buffer is not needed any more after this.
+        /// The buffer is no longer needed after this.
         last: bool,
     },
     /// Bytes of a stream, in `count` datagrams.
@@ -66,7 +66,7 @@ pub enum Body<B> {
         class: Class,
         /// The stream ends with the last of these bytes.
         is_last: bool,
-        /// Some of them were sent before.
+        /// Set if some of them were sent before.
         is_repeated: bool,
     },
     /// Frames about streams: [`super::Egress::stream_frames`].
@@ -75,11 +75,11 @@ pub enum Body<B> {
     Bundle {
         /// The flow's slot.
         flow: u16,
-        /// Its class.
+        /// Class of the flow.
         class: Class,
         /// Their transport checksums cover only the pseudo-header.
         checksum_partial: bool,
-        /// The place of the first packet in its flow.
+        /// Sequence number of the first packet.
         sequence: Sequence,
         /// Bytes of the body.
         len: usize,
@@ -92,15 +92,15 @@ pub enum Body<B> {
     Reply(u64),
     /// A parity packet, whose symbol is [`super::Egress::symbol`].
     Parity {
-        /// Its inner header, but for the time.
+        /// Inner header, except its time.
         inner: Inner,
-        /// What stands in front of its symbol.
+        /// Header of the parity symbol.
         parity: Parity,
     },
 }
 
 impl<B> Body<B> {
-    /// Returns how many datagrams it is sent as.
+    /// Returns the number of its datagrams.
     pub(crate) fn datagrams(&self) -> u16 {
         match self {
             Self::Packets { count, .. } | Self::Stream { count, .. } => *count,
@@ -113,7 +113,7 @@ impl<B> Body<B> {
         }
     }
 
-    /// The inner header of packet `step` of something handed to its path at `sent`.
+    /// Returns the inner header of packet `step`, sent at `sent`.
     #[must_use]
     pub fn header(&self, step: u16, sent: Instant) -> Inner {
         let of = |kind| Inner {

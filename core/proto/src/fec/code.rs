@@ -1,8 +1,8 @@
-//! The code itself: Reed-Solomon over symbols of one length.
+//! Reed-Solomon code over symbols of equal length.
 
 use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
 
-/// Makes parity symbols of packets' symbols, and those back from each other.
+/// Computes parity symbols from packets' symbols, and missing symbols from the others.
 ///
 /// Its tables (8 MB, 13 ms) are made when a first group of more than one packet is, once in a
 /// process. Cost: some 3 us a group that is encoded, 0.3 ms one that is decoded.
@@ -19,19 +19,20 @@ impl core::fmt::Debug for Code {
 }
 
 impl Code {
-    /// The parity symbols of `symbols`, which must be of one even length; none when that is not so.
+    /// Returns the parity symbols of `symbols`, which must have the same even length; otherwise
+    /// none.
     pub(super) fn encode(&mut self, symbols: &[Vec<u8>], parity: u8) -> Vec<Vec<u8>> {
         match symbols {
             [] => Vec::new(),
             // One packet is its own code.
             [only] => vec![only.clone(); usize::from(parity)],
             [first, ..] => self
-                .encode_many(symbols, usize::from(parity), first.len())
+                .encode_all(symbols, usize::from(parity), first.len())
                 .unwrap_or_default(),
         }
     }
 
-    fn encode_many(
+    fn encode_all(
         &mut self,
         symbols: &[Vec<u8>],
         parity: usize,
@@ -50,9 +51,9 @@ impl Code {
         Ok(encoder.encode()?.recovery_iter().map(<[u8]>::to_vec).collect())
     }
 
-    /// The missing ones of `covered` symbols, by their place, from the others and `parity` ones,
-    /// each with its place, of `of` there are; none when these are too few or do not belong
-    /// together.
+    /// Computes the missing symbols of `covered` ones, by index, from the others and from `parity`
+    /// symbols, each with its index among `of`. Returns `None` if the symbols are too few or do not
+    /// belong together.
     pub(super) fn decode<'a>(
         &mut self,
         covered: u8,
@@ -63,11 +64,11 @@ impl Code {
         match parity {
             [] => Vec::new(),
             [(_, only), ..] if covered == 1 => vec![(0, only.clone())],
-            _ => self.decode_many(covered, of, known, parity).unwrap_or_default(),
+            _ => self.decode_all(covered, of, known, parity).unwrap_or_default(),
         }
     }
 
-    fn decode_many<'a>(
+    fn decode_all<'a>(
         &mut self,
         covered: u8,
         of: u8,

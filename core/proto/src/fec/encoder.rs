@@ -1,4 +1,5 @@
-//! The sending side: groups of a flow's packets, and the parity packets that follow them.
+//! Sending side of forward error correction: groups of a flow's packets, and the parity packets
+//! after them.
 //!
 //! ```text
 //!              a packet to be covered            full, or SPAN is over
@@ -16,42 +17,48 @@ use hawser_wire::parity::{MAX_COVERED, MAX_PACKET, PARITY_LEN, Parity, emit_symb
 use super::code::Code;
 use super::{SPAN, parity_for};
 
-/// Flows with parity at once.
+/// Flows with parity at once. Source: a bound on memory, 2 MiB if each has a full group of symbols
+/// of `MAX_SYMBOL`.
 const FLOWS: usize = 32;
-/// A flow that has sent nothing for this long may be forgotten.
+/// Time without a packet after which a flow may be forgotten. Source: our choice, 20 intervals of
+/// the slowest common call, 50 ms; it matters only while more than [`FLOWS`] flows are covered,
+/// when a longer one leaves new flows uncovered.
 const IDLE: Duration = Duration::from_secs(1);
-/// Parity packets that wait for their time or a path: beyond it the oldest are let go.
+/// Parity packets that wait for their time or a path; beyond it the oldest are dropped. Source: a
+/// bound on memory, 512 KiB of symbols of `MAX_SYMBOL`.
 const WAITING: usize = 256;
-/// Parity packets are this far apart at most, and a copy this far behind its packet: what a network
-/// does to one it often does to the next.
+/// Maximum distance of parity packets, and delay of a copy behind its packet: a network often
+/// treats adjacent packets alike. Source: our choice, half of a call's shortest common interval of
+/// 20 ms, so that parity comes before the next packet; a longer one delays what it rebuilds.
 const APART: Duration = Duration::from_millis(10);
-/// A flow with less between its packets is no call and no video (1200 bytes each: 40 Mbit/s): it is
-/// not worth the work.
+/// Shortest interval between the packets of a flow that gets parity. Source: 1,200 bytes each are
+/// 40 Mbit/s then, `TRANSFER_ABOVE` of `flow/behaviour.rs`, beyond which a flow is no call and no
+/// video.
 const FASTEST: Duration = Duration::from_micros(240);
 
-/// How the next packets of a flow are to be covered.
+/// Parameters of the protection of a flow's next packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cover {
-    /// The share of packets that are lost on the way they go.
+    /// Share of packets that are lost on their path.
     pub loss: f64,
-    /// The path they go on.
+    /// Path on which they are sent.
     pub path: PathId,
 }
 
 /// A parity packet to be sent.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
-    /// Its inner header, but for the time.
+    /// Inner header, except its time.
     pub inner: Inner,
-    /// What stands in front of its symbol.
+    /// Header of the parity symbol.
     pub parity: Parity,
-    /// Its symbol.
+    /// Parity symbol.
     pub symbol: Vec<u8>,
-    /// The path of the packets that it covers: another is better.
+    /// The path of the packets that it covers; another path is preferred.
     pub covered_on: PathId,
-    /// Not to be sent before.
+    /// Earliest time to send it.
     at: Instant,
-    /// Of no use when sent later.
+    /// Time after which it is useless.
     pub until: Instant,
 }
 
@@ -62,7 +69,7 @@ impl Outgoing {
         PARITY_LEN + self.symbol.len()
     }
 
-    /// Never: a symbol holds at least its header.
+    /// Returns false: a symbol contains at least its header.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.symbol.is_empty()
@@ -71,7 +78,7 @@ impl Outgoing {
 
 #[derive(Debug)]
 struct Group {
-    /// Of its first packet.
+    /// Inner header of the group's first packet.
     inner: Inner,
     since: Instant,
     loss: f64,
@@ -88,7 +95,7 @@ struct Flow {
     group: Option<Group>,
 }
 
-/// Gathers groups and makes their parity packets.
+/// Collects packets in groups and creates the parity packets of each group.
 ///
 /// Cost: a copy of each covered packet, one run of the code for a group. Memory: at most 32 flows
 /// of 32 packets of 2 KB, in practice what they send in 20 ms.
@@ -97,12 +104,12 @@ pub struct Encoder {
     flows: BTreeMap<u16, Flow>,
     waiting: VecDeque<Outgoing>,
     code: Code,
-    /// Memory of symbols that are not needed any more.
+    /// Memory of symbols that are no longer needed.
     spare: Vec<Vec<u8>>,
 }
 
 impl Encoder {
-    /// Takes note that packets of a flow are about to be sent; false when they will not be covered:
+    /// Records that packets of a flow are about to be sent; false when they will not be covered:
     /// the flow is too fast, or there are too many flows.
     pub fn plan(&mut self, flow: u16, cover: Cover, count: u16, now: Instant) -> bool {
         if !self.flows.contains_key(&flow) && self.flows.len() >= FLOWS {
@@ -131,7 +138,7 @@ impl Encoder {
         state.gap >= FASTEST
     }
 
-    /// Takes a packet, as it was sent with this header, into the group of its flow.
+    /// Adds a packet that was sent with this header to the group of its flow.
     pub fn push(&mut self, inner: &Inner, packet: &[u8], now: Instant) {
         let Some(flow) = self.flows.get_mut(&inner.flow) else {
             return;
@@ -210,8 +217,8 @@ impl Encoder {
         }
     }
 
-    /// Ends the groups whose time is over, and lets go of parity packets that would come too late;
-    /// returns how many of these.
+    /// Ends the groups whose time has expired, and drops parity packets that would be too late;
+    /// returns the number of dropped ones.
     pub fn handle_timeout(&mut self, now: Instant) -> u64 {
         let is_due = |flow: &Flow| flow.group.as_ref().is_some_and(|group| group.since + SPAN <= now);
         while let Some(flow) = self
@@ -227,18 +234,18 @@ impl Encoder {
         (before - self.waiting.len()) as u64
     }
 
-    /// The parity packet to be sent next, if its time has come.
+    /// Returns the parity packet that is to be sent now.
     #[must_use]
     pub fn peek(&self, now: Instant) -> Option<&Outgoing> {
         self.waiting.front().filter(|outgoing| outgoing.at <= now)
     }
 
-    /// Takes the one that [`Self::peek`] shows.
+    /// Removes and returns the parity packet that [`Self::peek`] returns.
     pub fn pop(&mut self) -> Option<Outgoing> {
         self.waiting.pop_front()
     }
 
-    /// When [`Self::handle_timeout`] is to be called: a group ends.
+    /// Returns when to call [`Self::handle_timeout`]: the end of a group.
     #[must_use]
     pub fn due(&self) -> Instant {
         let groups = self.flows.values().filter_map(|flow| flow.group.as_ref());
@@ -246,7 +253,7 @@ impl Encoder {
         ends.min().unwrap_or(Instant::FAR_FUTURE)
     }
 
-    /// When [`Self::peek`] will show the next parity packet.
+    /// Returns when [`Self::peek`] will return the next parity packet.
     #[must_use]
     pub fn next_at(&self) -> Instant {
         self.waiting

@@ -1,26 +1,27 @@
-//! Forward error correction: lost packets of realtime flows come back without being sent again.
+//! Forward error correction: the receiver rebuilds lost packets of real-time flows without a
+//! retransmission.
 //!
-//! Where the path of a realtime flow loses and a resend would come too late, the sender lets parity
-//! packets follow each group of the flow's packets. A group holds what the flow sends within
-//! [`SPAN`], so that what is rebuilt is late by no more; of a slow flow that is one packet, and its
-//! parity a copy that follows a little later. How many parity packets a group gets follows from the
-//! measured loss ([`parity_for`]): as few as keep what stays lost below [`TOLERATED`]. Where
-//! nothing is lost, nothing is sent.
+//! If the path of a real-time flow loses packets and a retransmission would be too late, the sender
+//! sends parity packets after each group of the flow's packets. A group contains the packets of one
+//! [`SPAN`], so a rebuilt packet is late by at most this time. A group of a slow flow is one
+//! packet, and its parity is a copy that follows later. The measured loss determines the number of
+//! parity packets ([`parity_for`]): as few as keep the remaining loss below [`TOLERATED`]. Without
+//! loss there is no parity.
 //!
 //! ```text
 //!   sender:    packets of a flow --> [ Encoder: a group each 20 ms ] --> parity packets, on another path if there is one
 //!   receiver:  packets, parity   --> [ Decoder: the newest 64 places of flows with parity ] --> rebuilt packets
 //! ```
 //!
-//! It fails soft: a receiver that has too little rebuilds nothing, and what comes twice is
-//! delivered once.
+//! Failure: a receiver with too few packets of a group rebuilds nothing. Packets that arrive twice
+//! are delivered once.
 //!
-//! Scope: losses by chance. Limitations: losses that come in bursts longer than a group's parity
-//! stay lost; a packet that fills its path's largest size has no room for its symbol's header in a
-//! parity packet and is not covered.
+//! Scope: random losses. Limitations: bursts of losses that exceed a group's parity are not
+//! repaired. A packet of its path's maximum size is not covered, because a parity packet has no
+//! room for the header of its symbol.
 //!
-//! Source: RFC 8627 and RFC 5109 for media with parity beside it; RFC 5510 section 8 for
-//! Reed-Solomon codes as ideal erasure codes.
+//! Source: RFC 8627 and RFC 5109 for media with parity; RFC 5510 section 8 for Reed-Solomon codes
+//! as ideal erasure codes.
 
 mod code;
 mod decoder;
@@ -35,17 +36,18 @@ pub use decoder::{Decoder, Rebuilt};
 pub use encoder::{Cover, Encoder, Outgoing};
 
 /// Losses that realtime media conceal without a trace: a path that loses no more gets no parity.
+/// Source: half of the loss of 0.1 % that docs/notebook/live.md permits.
 pub const TOLERATED: f64 = 0.0005;
-/// What a group's parity leaves lost at most, as far as the loss is known: less than one in a
+/// Maximum residual loss of a protected group, as far as the loss is known: less than one in a
 /// thousand (docs/notebook/live.md).
 const RESIDUAL: f64 = 0.0008;
 /// A group holds what a flow sends within this time: media wait for their jitter buffer's 40 to 60
 /// ms, and of one packet in a hundred the delay may grow by 15 ms (docs/notebook/live.md).
 pub const SPAN: Duration = Duration::from_millis(20);
 
-/// How many parity packets a group of `covered` packets needs on a path that loses a share `loss`:
-/// the fewest for which no more than eight packets in ten thousand stay lost, or as many as a group
-/// may have; none where the path loses no more than [`TOLERATED`].
+/// Returns how many parity packets a group of `covered` packets needs on a path that loses a share
+/// `loss`: the minimum for which at most eight packets in ten thousand stay lost, bounded by the
+/// maximum of a group; none where the path loses no more than [`TOLERATED`].
 ///
 /// A packet stays lost when it is lost, and with it as many of the group's other packets, parity
 /// included, as there are parity packets. Losses are taken for independent.

@@ -321,7 +321,7 @@ proptest! {
             } else {
                 decoder.handle_packet(&inner, &bytes, now);
             }
-            let symbols = decoder.held();
+            let symbols = decoder.symbols();
             prop_assert!(symbols <= 16 * (64 + 4 * 8), "{symbols}");
             all(&mut decoder);
         }

@@ -1,8 +1,9 @@
-//! Classifies UDP flows by their rate: the protocol does not distinguish a call from a backup.
+//! Classification of UDP flows by their rate, because the protocol does not distinguish a call from
+//! a backup.
 //!
-//! Rates are measured over windows of [`WINDOW`] as packets come in. Nothing is known of a flow
-//! until its first window has ended, so none of its packets is dropped for its age; each window
-//! after that may change the result, except that a transfer stays one.
+//! Rates are measured at arrival, over windows of [`WINDOW`]. A flow has no classification until
+//! its first window has ended, so none of its packets is dropped because of its age before that
+//! time. Each later window may change the result, except that a transfer stays a transfer.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
@@ -54,8 +55,7 @@ impl Meter {
         }
     }
 
-    /// Takes note of inner bytes that came in; returns the kind of sender, once it
-    /// is known.
+    /// Records inner bytes that arrived; returns the kind of sender, once it is known.
     pub(super) fn on_bytes(&mut self, bytes: u64, now: Instant) -> Option<Behaviour> {
         self.bytes += bytes;
         let elapsed = now.since(self.since);
@@ -79,7 +79,7 @@ impl Meter {
 }
 
 impl Meter {
-    /// Returns true while the first window goes on.
+    /// Returns whether the first window has not ended yet.
     pub(super) fn is_new(&self) -> bool {
         self.behaviour.is_none()
     }
@@ -90,7 +90,7 @@ impl Meter {
 }
 
 impl Behaviour {
-    /// The reason for the flow's class, in words.
+    /// Description of the reason for the flow's class.
     pub(super) fn why(self) -> &'static str {
         match self {
             Self::Call => "UDP at the rate of a call",
@@ -104,7 +104,8 @@ impl Behaviour {
 mod tests {
     use super::*;
 
-    /// What a flow is taken for that sends packets of this many bytes at a rate, for three seconds.
+    /// Returns the classification of a flow that sends packets of this many bytes at a rate, for
+    /// three seconds.
     fn at_rate(rate: Rate, bytes: u64) -> Behaviour {
         let mut now = Instant::from_nanos(1_000_000_000);
         let end = now + Duration::from_secs(3);

@@ -1,15 +1,15 @@
-//! Flows that outlive their process.
+//! Checkpoint of flows.
 
 use hawser_units::{Instant, Sequence};
 use hawser_wire::data::Class;
 use hawser_wire::inner::FlowKey;
 
 use super::{Flows, IDLE, MAX_FLOWS};
-use crate::checkpoint::{BadCheckpoint, MOST_BYTES, SendingFlow};
+use crate::checkpoint::{BadCheckpoint, MAX_BYTES, SendingFlow};
 
 impl<B: Copy> Flows<B> {
-    /// What a successor continues from: the next places of each slot, in order and unordered, and
-    /// the flows in use.
+    /// Returns the state from which a successor continues: the next sequence numbers of each slot,
+    /// in order and unordered, and the flows in use.
     #[must_use]
     pub fn checkpoint(&self) -> (Vec<(u32, u32)>, Vec<SendingFlow>) {
         let places = self
@@ -28,11 +28,11 @@ impl<B: Copy> Flows<B> {
         (places.collect(), flows.collect())
     }
 
-    /// Continues from a checkpoint, in a table that has seen nothing yet. Queues are empty.
+    /// Continues from a checkpoint, in a new table. Queues are empty.
     ///
     /// # Errors
-    /// A number is beyond the table, stands there twice, or a class is unknown; the table is of no
-    /// use then.
+    /// A number is outside the table or occurs twice, or a class is unknown; the table is then
+    /// useless.
     pub fn restore(
         &mut self,
         places: &[(u32, u32)],
@@ -59,7 +59,7 @@ impl<B: Copy> Flows<B> {
                 .slots
                 .get(usize::from(saved.number))
                 .is_some_and(Option::is_none);
-            if !is_free || saved.sent > MOST_BYTES || self.index.insert(key, saved.number).is_some() {
+            if !is_free || saved.sent > MAX_BYTES || self.index.insert(key, saved.number).is_some() {
                 return Err(BadCheckpoint::Impossible);
             }
             let mut flow = self.new_flow(saved.number, key, now);

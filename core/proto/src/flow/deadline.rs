@@ -1,7 +1,7 @@
-//! Deadlines that the configuration sets: for how long packets of some flows are of use.
+//! Deadlines by configuration: the time within which packets of some flows must arrive.
 //!
-//! A rule holds for a flow from its first packet on, and from when the rules change. A datagram
-//! flow that a rule is for is real-time traffic, also QUIC. TCP has no deadlines.
+//! A rule applies to a flow from its first packet on, and from a change of the rules on. A datagram
+//! flow with a deadline is real-time traffic, QUIC included. TCP has no deadlines.
 
 use hawser_units::{Duration, Instant};
 use hawser_wire::data::Class;
@@ -20,7 +20,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Returns the deadline of a flow by a packet of it.
+    /// Returns the deadline of a flow, according to one of its packets.
     pub(super) fn of(&self, summary: &Summary) -> Option<Duration> {
         if summary.key.protocol == protocol::TCP {
             return None;
@@ -32,8 +32,8 @@ impl Deadlines {
 }
 
 impl<B: Copy> Flows<B> {
-    /// Sets the rules; `is_from_client`: this side is the client. Flows that are there are looked
-    /// at again when their next packet comes in.
+    /// Sets the rules; `is_from_client`: this side is the client. Existing flows are matched again
+    /// when their next packet arrives.
     pub fn set_deadlines(&mut self, rules: Vec<DeadlineRule>, is_from_client: bool) {
         self.deadlines = Deadlines {
             rules,
@@ -46,19 +46,18 @@ impl<B: Copy> Flows<B> {
 }
 
 impl<B> Flow<B> {
-    /// Returns how long after it came in a packet is of use, where a rule says so.
+    /// Returns the time after its arrival for which a packet is of use, if a rule sets it.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         self.deadline
     }
 
-    /// Returns the time for which its packets are of use: what a rule says, or else what its class
-    /// allows.
+    /// Returns the time for which its packets are of use: by a rule, or else by its class.
     pub(crate) fn useful_for(&self) -> Option<Duration> {
         self.deadline.or(self.budget)
     }
 
-    /// Lets a rule hold for the flow, or none any more.
+    /// Sets the deadline of the flow by a rule; `None` without one.
     pub(super) fn set_deadline(&mut self, deadline: Option<Duration>, now: Instant) {
         self.is_ruled = true;
         if deadline.is_some() && self.class != Class::Layered {

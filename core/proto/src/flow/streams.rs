@@ -1,4 +1,4 @@
-//! Streams among the flows: a stream takes the turns of a flow of its connection.
+//! Streams among the flows: a stream takes the turns of the flow of its connection.
 
 use std::net::SocketAddr;
 
@@ -17,18 +17,23 @@ use super::{Flow, Flows, IDLE, MAX_FLOWS, QUANTUM};
 const STREAM_BULK_AFTER: u64 = 64 * 1024;
 
 impl<B: Copy> Flow<B> {
-    /// The stream that takes its turns while it has something to send.
+    /// Returns the stream that uses the flow's turns while it has bytes to send.
     pub(crate) fn stream(&self) -> Option<StreamId> {
         self.stream.filter(|(_, pending)| *pending > 0).map(|(id, _)| id)
     }
 
-    /// Returns whether its bytes are a stream.
+    /// Returns the time from which bytes of the stream have waited without a pause.
+    pub(crate) fn backlogged_since(&self) -> Instant {
+        self.backlogged_since
+    }
+
+    /// Returns whether the flow's bytes are sent as a stream.
     #[must_use]
     pub fn is_stream(&self) -> bool {
         self.stream.is_some()
     }
 
-    /// Returns whether it is a stream's.
+    /// Returns whether the flow belongs to this stream.
     pub(crate) fn is_of_stream(&self, id: StreamId) -> bool {
         self.stream.is_some_and(|(own, _)| own == id)
     }
@@ -40,8 +45,8 @@ impl<B: Copy> Flow<B> {
 }
 
 impl<B: Copy> Flows<B> {
-    /// Finds the slot of a stream of a connection from `source` to `destination`, or gives it one;
-    /// `None` where the table is full.
+    /// Finds or assigns the slot of a stream of a connection from `source` to `destination`; `None`
+    /// if the table is full.
     pub(crate) fn slot_of_stream(
         &mut self,
         id: StreamId,
@@ -89,7 +94,7 @@ impl<B: Copy> Flows<B> {
         Some(slot)
     }
 
-    /// Says how much of a stream may be sent now.
+    /// Sets how many bytes of a stream may be sent now.
     pub(crate) fn set_stream_pending(&mut self, slot: u16, pending: u64, now: Instant) {
         let Some(flow) = self.slots[usize::from(slot)].as_mut() else {
             return;
@@ -102,6 +107,9 @@ impl<B: Copy> Flows<B> {
         self.backlog = self.backlog - before + pending;
         if pending == 0 {
             return;
+        }
+        if before == 0 {
+            flow.backlogged_since = now;
         }
         let was_empty = before == 0 && flow.queue.is_empty();
         if !flow.turns.has_any() {

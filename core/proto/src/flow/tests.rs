@@ -2,9 +2,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use hawser_units::Net;
 use hawser_wire::deadline::DeadlineRule;
-use hawser_wire::inner::Ecn;
-use hawser_wire::offload::Offload;
+use hawser_wire::inner::{Ecn, Signature};
+use hawser_wire::offload::{Offload, Segmenter};
 
+use super::codel::INTERVAL;
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -107,7 +108,7 @@ fn classes_by_the_first_packet() {
         assert_eq!(order_is_free(&summary), free, "{summary:?}");
     }
     let quic = Summary {
-        signature: Some(inner::Signature::Quic),
+        signature: Some(Signature::Quic),
         ..summary(protocol::UDP, 40_000, 5004, 0)
     };
     assert_eq!((classify(&quic).0, order_is_free(&quic)), (Bulk, false));

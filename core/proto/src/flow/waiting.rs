@@ -1,5 +1,5 @@
-//! How long packets wait and flows stay: the oldest packet of all flows, and flows that are not
-//! used any more.
+//! Waiting times of packets and lifetime of flows: the oldest packet of all flows, and flows that
+//! are no longer used.
 
 use std::collections::VecDeque;
 
@@ -7,26 +7,29 @@ use hawser_units::{Duration, Instant};
 
 use super::{Flow, Flows, IDLE, Turns};
 
-/// No packet waits longer for a path to take it.
+/// Maximum time for which a packet waits for a path.
 ///
-/// Source: the time for which Linux's access points keep packets of a station that sleeps
+/// Source: the time for which Linux's access points buffer packets of a station that sleeps
 /// (`STA_TX_BUFFER_EXPIRE`).
 pub const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// Between two searches for flows that are not used any more.
+/// Interval between two searches for unused flows. Source: our choice, a small part of `IDLE`,
+/// which such a flow exceeds by this at most; half and twice of it change no suite of
+/// docs/notebook/path-model.md, "Sensitivity", by more than 3 %.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// So many arrivals are remembered before those that have gone are looked for.
+/// Minimum number of remembered arrivals before departed ones are removed. Source: our choice, 1 KB
+/// of entries, below which a search saves no memory; half and twice of it change no suite of
+/// docs/notebook/path-model.md, "Sensitivity", by more than 3 %.
 const FEW: usize = 64;
 
-/// When packets came in, in this order, each with the slot of its flow.
+/// Arrival times of packets in order, each with the slot of its flow.
 ///
-/// A packet that has gone leaves its entry: an entry counts while the head of its flow is no
-/// younger. The first one always counts.
-/// Cost: amortised O(1) a packet; at most twice as many entries as there were packets at the last
-/// search.
+/// The entry of a packet stays after it was sent: an entry is valid while the head of its flow is
+/// no younger. The first entry is always valid. Cost: amortised O(1) a packet; at most twice as
+/// many entries as there were packets at the last search.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     entries: VecDeque<(Instant, u16)>,
-    /// With so many entries those that have gone are looked for.
+    /// Number of entries at which departed ones are removed.
     search_at: usize,
 }
 
@@ -40,7 +43,7 @@ impl<B: Copy> Flows<B> {
         arrivals.entries.push_back((since, slot));
     }
 
-    /// A packet has gone: lets the first entry be one that counts.
+    /// Handles the departure of a packet: removes entries until the first one is valid.
     pub(super) fn note_departure(&mut self) {
         let Self { arrivals, slots, .. } = self;
         while let Some(first) = arrivals.entries.front()
@@ -53,13 +56,13 @@ impl<B: Copy> Flows<B> {
         }
     }
 
-    /// The slot whose head has waited longest of all, and since when.
+    /// Returns the slot whose head has waited longest of all, and its time of arrival.
     #[must_use]
     pub fn oldest(&self) -> Option<(Instant, u16)> {
         self.arrivals.entries.front().copied()
     }
 
-    /// The slot whose head has waited longer than any packet is to wait.
+    /// Returns the slot whose head has waited longer than the maximum.
     #[must_use]
     pub fn overdue(&self, now: Instant) -> Option<u16> {
         self.oldest()
@@ -67,7 +70,7 @@ impl<B: Copy> Flows<B> {
             .map(|(_, slot)| slot)
     }
 
-    /// When a packet will have waited too long, or flows may be swept.
+    /// Returns when a packet will have waited too long, or flows may be expired.
     #[must_use]
     pub fn due(&self) -> Instant {
         let oldest = self
@@ -76,9 +79,8 @@ impl<B: Copy> Flows<B> {
         oldest.min(self.idle_at.max(self.swept + SWEEP_EVERY))
     }
 
-    /// Frees the slots of flows that have been idle; cheap enough to be called each second.
-    /// `is_stuck`: nothing can be sent, so that no turn comes which would find out that a flow has
-    /// nothing left.
+    /// Frees the slots of idle flows; meant to be called each second. `is_stuck`: nothing can be
+    /// sent, so no turn of a flow detects that its queue is empty.
     pub fn sweep(&mut self, is_stuck: bool, now: Instant) {
         if now.since(self.swept) < SWEEP_EVERY || now < self.idle_at {
             return;
@@ -121,8 +123,8 @@ impl<B: Copy> Flows<B> {
         }
     }
 
-    /// Gives the memory of a table without flows back. The places of flows stay: a receiver may
-    /// remember them.
+    /// Releases the memory of a table without flows. The sequence numbers of flows stay, because a
+    /// receiver may remember them.
     fn forget_slots(&mut self) {
         self.slots = Vec::new();
         self.free = Vec::new();
@@ -147,7 +149,8 @@ impl<B: Copy> Flows<B> {
     }
 }
 
-/// Whether the packet of an entry, or one of its flow that came in at the same time, still waits.
+/// Returns whether the packet of an entry, or another of its flow that arrived at the same time,
+/// still waits.
 fn waits<B>(slots: &[Option<Flow<B>>], (since, slot): (Instant, u16)) -> bool {
     let flow = slots.get(usize::from(slot)).and_then(Option::as_ref);
     flow.and_then(|flow| flow.queue.front())

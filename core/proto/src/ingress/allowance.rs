@@ -1,18 +1,20 @@
-//! How many reports, probes and answers a peer may send.
+//! Rate limit of the reports, probes and answers of a peer.
 
 use hawser_units::Instant;
 
-/// So many in a millisecond, and at once. A receiver reports on a path once in a millisecond at
-/// most, and by another path as well: this is what sixteen busy paths send, or eight that lose.
+/// Messages allowed per millisecond. Source: a receiver reports on a path at most once per
+/// `REPORT_URGENT` of `ingress.rs`, and over another path as well, so this is what sixteen busy
+/// paths send, or eight with losses.
 const PER_MILLISECOND: u64 = 16;
-/// What 16 ms allow, as a receiving thread may be that late.
-const AT_ONCE: u64 = 256;
+/// Burst: the messages of 16 ms, since a receiving thread may be that late. Source: 16 ms at
+/// [`PER_MILLISECOND`].
+const AT_ONCE: u64 = 16 * PER_MILLISECOND;
 
-/// Counts what a peer sends that is work for the sending half: each report is looked up in what was
-/// sent, each probe is answered.
+/// Limits the packets of a peer that cause work for the sending half: each report is compared with
+/// the sent packets, and each probe is answered.
 ///
-/// A peer that sends more loses the rest, as if the network had lost it: reports are cumulative,
-/// probes are repeated.
+/// Excess packets are dropped, as if the network had lost them: reports are cumulative, and probes
+/// are repeated.
 #[derive(Debug)]
 pub(super) struct Allowance {
     left: u64,
@@ -29,7 +31,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Takes one, if there is one left.
+    /// Uses one unit of the allowance; returns false if there is none.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let milliseconds = now.since(self.since).as_millis() as u64;
         if milliseconds > 0 {

@@ -1,14 +1,15 @@
-//! The receiving half of a session that outlives its process.
+//! Checkpoint of the receiving half of a session.
 
 use hawser_units::{Instant, PathId};
 
 use super::{Ingress, Receiver};
-use crate::checkpoint::{BadCheckpoint, MOST_BYTES, Receiving, ReceivingPath};
+use crate::checkpoint::{BadCheckpoint, MAX_BYTES, Receiving, ReceivingPath};
 use crate::replay::ReplayWindow;
+use crate::stream;
 
 impl<T> Ingress<T> {
-    /// What a successor continues from. What the resequencer holds is not in it: the driver drains
-    /// that first.
+    /// Returns the state from which a successor continues, without held packets, which the driver
+    /// drains first.
     #[must_use]
     pub fn checkpoint(&self) -> Receiving {
         let paths = self.receivers.iter().map(|receiver| {
@@ -24,10 +25,12 @@ impl<T> Ingress<T> {
         });
         Receiving {
             paths: paths.collect(),
+            streams: self.streams.as_ref().map(stream::Receiving::checkpoint),
         }
     }
 
-    /// The receiving half of a checkpoint. Flows are learnt anew from their next packets.
+    /// Creates the receiving half from a checkpoint. Flows are learnt again from their next
+    /// packets; streams are for [`Self::restore_streams`].
     ///
     /// # Errors
     /// The numbers are impossible.
@@ -37,7 +40,7 @@ impl<T> Ingress<T> {
             let id = PathId(path.id);
             let is_known = ingress.receivers.iter().any(|receiver| receiver.id == id);
             let replay = ReplayWindow::restore(path.floor, &path.received)
-                .filter(|_| !is_known && path.bytes <= MOST_BYTES);
+                .filter(|_| !is_known && path.bytes <= MAX_BYTES);
             let replay = replay.ok_or(BadCheckpoint::Impossible)?;
             ingress.receivers.push(Receiver {
                 highest: replay.highest().unwrap_or(0).max(path.highest),

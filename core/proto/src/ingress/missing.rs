@@ -1,9 +1,9 @@
-//! The packets of one path that have not come, as far as their sender may still send them again.
+//! Missing packets of one path that the sender may still retransmit.
 //!
-//! A packet number that is jumped over is open; it is missing once the path has brought packets
-//! that were sent later by more than it reorders. It is then named in three reports, because
-//! reports get lost too, and forgotten after a second. A gap too large to be chance is an outage,
-//! which nobody retransmissions this way.
+//! A skipped packet number is open. It becomes missing when the path has delivered packets that
+//! were sent later by more than the path reorders. It is then listed in three reports, because
+//! reports can be lost, and removed after 1 s. A gap that is too large for random loss is an
+//! outage; its packets are not requested here.
 
 use std::collections::VecDeque;
 
@@ -12,25 +12,29 @@ use hawser_wire::data::Missing;
 
 use crate::smoothed::Smoothed;
 
-/// Reports that name a missing packet.
+/// Reports that name a missing packet. No suite of docs/notebook/path-model.md, "Sensitivity",
+/// changes by more than 3 % with half or twice of it.
 const MENTIONS: u8 = 3;
-/// More packet numbers at once are an outage.
+/// Number of missing packet numbers at once beyond which they count as an outage. No suite of
+/// docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of it.
 const OUTAGE: u64 = 512;
-/// Holes at once: 320 KB. Half of them may be of packets that have come meanwhile.
-const MOST: usize = 8_192;
-/// Longer ago nobody waits for it.
-const FORGOTTEN: Duration = Duration::from_secs(1);
+/// Maximum number of holes. Half of them may be of packets that have arrived meanwhile. Source: a
+/// bound on memory, 320 KB.
+const MAX: usize = 8_192;
+/// Age at which a gap is forgotten: no flow waits for a retransmission for longer.
+const FORGOTTEN: Duration = LONGEST;
 
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     packet_number: u64,
-    /// When the packet before it was sent, by the sender's clock: the path is past this one no
-    /// later than it is past any packet of another path that waits for it, so that a retransmission
-    /// is asked for before the gap is given up.
+    /// Send time of the preceding packet, by the sender's clock: the path has passed this gap no
+    /// later than any packet of another path that waits for it, so a retransmission is requested
+    /// before the gap is given up.
     sent_us: u32,
     opened: Instant,
     found: bool,
-    /// It has come after all; it keeps its place, so that nothing behind it moves.
+    /// Marks a gap whose packet has arrived; the entry stays, so that the positions behind it are
+    /// stable.
     closed: bool,
     mentions: u8,
 }
@@ -41,29 +45,29 @@ impl Hole {
     }
 }
 
-/// The holes in the packet numbers of one path, in their order; losses come before what is open.
+/// The gaps in the packet numbers of one path, in order: losses first, then open gaps.
 ///
 /// Cost: O(log holes) a packet and a step for each packet number that it jumps over, amortised O(1)
-/// for each hole in [`Self::find`] and [`Self::mention`]. At most [`MOST`] holes: what would be
+/// for each hole in [`Self::find`] and [`Self::mention`]. At most [`MAX`] holes: what would be
 /// more is an outage, so a sender that jumps about cannot make more work than this in the second
 /// for which a hole is remembered.
 #[derive(Debug, Default)]
 pub(super) struct Holes {
     holes: VecDeque<Hole>,
-    /// Holes at the front that need no mention any more.
+    /// Gaps at the front that need no longer be reported.
     done: usize,
     /// Neither found to be losses nor closed.
     open: usize,
     closed: usize,
-    /// When the newest packet was sent.
+    /// Send time of the newest packet.
     newest_us: u32,
-    /// Holes opened and looked at.
+    /// Number of gaps opened and examined.
     pub(super) steps: u64,
 }
 
 impl Holes {
-    /// Takes note of a packet: those between it and the highest before are open, or it closes a
-    /// hole itself.
+    /// Records a packet, which opens a gap after the highest packet number before, or closes an
+    /// open gap.
     pub(super) fn on_packet(&mut self, packet_number: u64, highest: u64, sent_us: u32, now: Instant) {
         if packet_number < highest {
             self.close(packet_number);
@@ -74,9 +78,9 @@ impl Holes {
             return;
         }
         let gap = (packet_number - highest - 1) as usize;
-        if self.holes.len() + gap > MOST {
+        if self.holes.len() + gap > MAX {
             self.forget_closed();
-            if self.holes.len() + gap > MOST {
+            if self.holes.len() + gap > MAX {
                 return;
             }
         }
@@ -107,9 +111,9 @@ impl Holes {
         }
     }
 
-    /// Makes room, where half of the places are of holes that are closed.
+    /// Makes room, if half of the entries are closed gaps.
     fn forget_closed(&mut self) {
-        if self.closed >= MOST / 2 {
+        if self.closed >= MAX / 2 {
             let done = self.holes.range(..self.done).filter(|hole| !hole.closed);
             self.done = done.count();
             self.holes.retain(|hole| !hole.closed);
@@ -125,8 +129,8 @@ impl Holes {
         }
     }
 
-    /// Finds out which open holes are losses; says whether any is new. `is_overtaken`: whether the
-    /// path is past one that was sent at a time.
+    /// Determines which open gaps are losses; returns whether there is a new loss. `is_overtaken`:
+    /// whether the path is past one that was sent at a time.
     pub(super) fn find(&mut self, now: Instant, is_overtaken: impl Fn(u32) -> bool) -> u32 {
         while self
             .holes
@@ -151,29 +155,29 @@ impl Holes {
         found as u32
     }
 
-    /// How many holes at the front are losses, or were closed among them.
+    /// Returns how many gaps at the front are losses, or were closed among them.
     fn losses(&self) -> usize {
         self.holes.partition_point(|hole| hole.found)
     }
 
-    /// When the packet before the oldest open hole was sent; as of the last [`Self::find`].
+    /// Returns when the packet before the oldest open gap was sent, as of the last [`Self::find`].
     pub(super) fn oldest_open(&self) -> Option<u32> {
         self.holes.get(self.losses()).map(|hole| hole.sent_us)
     }
 
-    /// Forgets the losses: nobody retransmits them.
+    /// Forgets the losses, which will not be retransmitted.
     pub(super) fn forget_losses(&mut self) {
         for _ in 0..self.losses() {
             self.pop();
         }
     }
 
-    /// How many packet numbers may still come.
+    /// Returns how many skipped packet numbers may still arrive.
     pub(super) fn open(&self) -> u16 {
         u16::try_from(self.open).unwrap_or(u16::MAX)
     }
 
-    /// Losses opened since a time are named anew: the reports that named them are lost.
+    /// Reports losses since a time again, because the reports that contained them were lost.
     pub(super) fn mention_again(&mut self, since: Instant) {
         let first = self.holes.partition_point(|hole| hole.opened < since);
         for hole in self.holes.range_mut(first..) {
@@ -183,7 +187,7 @@ impl Holes {
         self.done = self.done.min(first);
     }
 
-    /// What a report is to name.
+    /// Returns the losses to be listed in a report.
     pub(super) fn mention(&mut self, highest: u64) -> Missing {
         let losses = self.losses();
         while self.done < losses && !self.holes[self.done].is_due() {
@@ -218,26 +222,25 @@ impl Holes {
     }
 }
 
-/// How long a retransmission takes from the moment when the loss is found, and how many are
-/// awaited.
+/// Delay of retransmissions from the detection of the loss, and their number.
 ///
-/// A retransmission does not say which loss it mends; it is taken for the oldest.
+/// A retransmission does not name its loss; it counts for the oldest one.
 #[derive(Debug, Default)]
 pub(super) struct Retransmissions {
-    /// When each loss was found that has not been retransmitted.
+    /// Detection time of each loss that has not been retransmitted.
     awaited: VecDeque<Instant>,
     /// `None` before the first.
     smoothed: Option<Smoothed>,
 }
 
 impl Retransmissions {
-    /// So many more losses were found now.
+    /// Adds `count` losses found now.
     pub(super) fn on_found(&mut self, count: u32, now: Instant) {
         let room = AWAITED - self.awaited.len().min(AWAITED);
         self.awaited.extend((0..count as usize).take(room).map(|_| now));
     }
 
-    /// A retransmission came.
+    /// Records the arrival of a retransmission.
     pub(super) fn on_retransmission(&mut self, now: Instant) {
         let Some(found) = self.awaited.pop_front() else {
             return;
@@ -245,7 +248,7 @@ impl Retransmissions {
         self.smoothed = Some(Smoothed::after(self.smoothed, now.since(found)));
     }
 
-    /// How long a retransmission may take.
+    /// Returns the timeout of a retransmission.
     pub(super) fn timeout(&self) -> Duration {
         let Some(Smoothed { mean, deviation }) = self.smoothed else {
             return LONGEST;
@@ -254,7 +257,7 @@ impl Retransmissions {
         (mean + deviation * 4 + SLACK).min(most)
     }
 
-    /// Until when a retransmission may still come; `None` when none is awaited.
+    /// Returns until when a retransmission may still arrive; `None` if none is expected.
     pub(super) fn until(&mut self, now: Instant) -> Option<Instant> {
         let timeout = self.timeout();
         while self.awaited.front().is_some_and(|found| *found + timeout <= now) {
@@ -264,16 +267,19 @@ impl Retransmissions {
     }
 }
 
-/// Beyond what retransmissions take: reports are 5 ms apart, and a retransmission queues like any
-/// packet.
+/// Time added to the delay of retransmissions: reports are 5 ms apart, and a retransmission queues
+/// like any packet. No suite of docs/notebook/path-model.md, "Sensitivity", changes by more than
+/// 3 % with half or twice of it.
 const SLACK: Duration = Duration::from_millis(15);
-/// No retransmission is worth waiting for longer: it takes a round trip, and a satellite's is two
-/// thirds of it.
+/// Maximum wait for a retransmission. Source: a retransmission takes a round trip, which is at
+/// least 558 ms over a geostationary satellite (RFC 2488 section 2), and the queue of the path.
 const LONGEST: Duration = Duration::from_secs(1);
-/// The same where that is far more than they take on average: when a network dies, each
-/// retransmission waits for those before it.
+/// Maximum wait for a retransmission if it exceeds the average by far: when a network fails, each
+/// retransmission waits for those before it. No suite of docs/notebook/path-model.md,
+/// "Sensitivity", changes by more than 3 % with half or twice of it.
 const LONGEST_DEVIATING: Duration = Duration::from_millis(300);
-/// Losses that are waited for at once.
+/// Losses that are waited for at once. No suite of docs/notebook/path-model.md, "Sensitivity",
+/// changes by more than 3 % with half or twice of it.
 const AWAITED: usize = 1024;
 
 #[cfg(test)]
@@ -330,9 +336,9 @@ mod tests {
             let next = highest + 500;
             holes.on_packet(next, highest, n, BEGIN);
             highest = next;
-            assert!(holes.holes.len() <= MOST, "{}", holes.holes.len());
+            assert!(holes.holes.len() <= MAX, "{}", holes.holes.len());
         }
-        assert_eq!(holes.find(BEGIN, |_| true), (MOST / 499 * 499) as u32);
+        assert_eq!(holes.find(BEGIN, |_| true), (MAX / 499 * 499) as u32);
         let later = BEGIN + FORGOTTEN + Duration::from_millis(1);
         assert_eq!(holes.find(later, |_| true), 0);
         assert_eq!((holes.holes.len(), holes.open), (0, 0));
@@ -352,7 +358,7 @@ mod tests {
             holes.on_packet(highest + 1, highest + 2, n, BEGIN);
             highest += 2;
         }
-        assert!(holes.holes.len() <= MOST);
+        assert!(holes.holes.len() <= MAX);
         assert_eq!(holes.open(), 1);
         holes.on_packet(highest + 2, highest, 0, BEGIN);
         assert_eq!(holes.find(BEGIN, |_| true), 2);

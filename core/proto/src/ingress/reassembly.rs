@@ -1,8 +1,8 @@
-//! Inner packets that arrive in pieces.
+//! Reassembly of inner packets that arrive in pieces.
 //!
-//! Pieces of one packet arrive in any order, over any paths, some of them twice and cut differently
-//! the second time; the packet is whole when they cover it. Memory and time are bounded: the oldest
-//! packet gives way to a new one, and what is incomplete after [`LONGEST`] is dropped.
+//! Pieces arrive in any order, over any paths, some of them twice and split differently the second
+//! time. A packet is complete when its pieces cover it. Memory and time are bounded: the oldest
+//! packet is dropped for a new one, and incomplete packets are dropped after [`LONGEST`].
 //!
 //! ```text
 //!   (unknown) --first piece--> gathering --covered--> whole (remembered, so a late piece is ignored)
@@ -16,23 +16,25 @@ use hawser_units::{Duration, Instant, Sequence};
 use hawser_wire::data::{Inner, Kind};
 use hawser_wire::fragment::Fragment;
 
-/// Packets that are gathered or remembered at once.
+/// Packets that are gathered or remembered at once. Source: a bound on the memory of a session; the
+/// number was not measured.
 const PACKETS: usize = 128;
-/// Bytes of packets that are gathered at once.
+/// Bytes of packets that are gathered at once. Source: a bound on the memory of a session, 128 KiB.
 const BYTES: usize = 128 * 1024;
-/// Pieces that are missing between others, in one packet: more than a path that loses every other
-/// piece leaves of the longest packet.
+/// Maximum number of ranges of one packet that have arrived. Source: the longest packet is at most
+/// 37 pieces (`MIN_PIECE` of `egress/splitting.rs`), so a path that loses every other piece leaves
+/// 19 ranges.
 const RANGES: usize = 32;
-/// Time that a packet is gathered and then remembered: its sender keeps it no longer
-/// (`egress/kept.rs`).
+/// Time that a packet is gathered and then remembered. Source: its sender keeps it no longer
+/// (`MAX_FAILED_PATH_BUFFERING` of `egress/retransmission_buffer.rs`).
 const LONGEST: Duration = Duration::from_secs(3);
 
-/// A packet that has become whole.
+/// A packet that was reassembled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// Its inner header, as if it had arrived whole with its last piece.
+    /// Inner header, as if the packet had arrived whole with its last piece.
     pub inner: Inner,
-    /// Its bytes.
+    /// Bytes of the packet.
     pub packet: Vec<u8>,
 }
 
@@ -42,7 +44,7 @@ struct Partial {
     unordered: bool,
     sequence: Sequence,
     bytes: Vec<u8>,
-    /// Which bytes have arrived: ranges in order, none touches another.
+    /// Ranges of bytes that have arrived, in order; no two touch.
     have: Vec<(u16, u16)>,
     since: Instant,
     is_whole: bool,
@@ -53,7 +55,7 @@ impl Partial {
         (self.flow, self.unordered, self.sequence) == (inner.flow, inner.unordered, inner.sequence)
     }
 
-    /// Takes in a piece. Returns whether the packet is whole.
+    /// Processes a piece. Returns whether the packet is whole.
     fn add(&mut self, offset: u16, piece: &[u8]) -> bool {
         let at = usize::from(offset);
         self.bytes[at..at + piece.len()].copy_from_slice(piece);
@@ -84,7 +86,7 @@ pub(super) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Takes in the body of a fragment.
+    /// Processes the body of a fragment.
     pub(super) fn handle_fragment(&mut self, inner: &Inner, body: &[u8], now: Instant) {
         let Some((fragment, piece)) = Fragment::parse(body) else {
             return;
@@ -133,7 +135,7 @@ impl Reassembly {
         self.partials.back_mut().expect("it was added")
     }
 
-    /// Drops what has been there for too long.
+    /// Drops pieces that have been stored for too long.
     pub(super) fn forget(&mut self, now: Instant) {
         while let Some(oldest) = self
             .partials
@@ -145,12 +147,12 @@ impl Reassembly {
         }
     }
 
-    /// When [`Self::forget`] has something to drop.
+    /// Returns when [`Self::forget`] has something to drop.
     pub(super) fn due(&self) -> Option<Instant> {
         self.partials.front().map(|oldest| oldest.since + LONGEST)
     }
 
-    /// A packet that has become whole.
+    /// A packet that was reassembled.
     pub(super) fn poll_whole(&mut self) -> Option<Whole> {
         self.whole.pop_front()
     }

@@ -293,8 +293,8 @@ fn a_packet_that_was_jumped_over_is_named_though_the_path_brings_nothing_more() 
     assert!(now > BEGIN + 36 * MS, "too early: {:?}", now.since(BEGIN));
 }
 
-/// Two paths in use, of which the first brings nothing any more after 60 ms; when its reports go by
-/// another path, since then.
+/// Uses two paths, of which the first delivers nothing after 60 ms. Returns the times since then at
+/// which its reports are sent by the other path.
 fn told_of_silence(is_waited_for: bool) -> Vec<Duration> {
     let mut ingress = ingress();
     let other = PathId(4);

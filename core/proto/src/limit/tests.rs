@@ -80,8 +80,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// Whatever comes: every packet comes out once and in order or is given back, the queue has a
-    /// bound, and there is always a time to wake while something waits that may ever pass.
+    /// After any operations: every packet comes out once and in order or is returned, the queue has
+    /// a bound, and there is always a time to wake while a packet waits that may ever pass.
     #[test]
     fn no_packet_is_lost_without_a_word(ops in prop::collection::vec(op(), 1..200)) {
         let mut gate = Gate::new(Rate::from_mbps(5));
@@ -99,7 +99,7 @@ proptest! {
                 Op::Wait(us) => now += us,
             }
             out.extend(std::iter::from_fn(|| gate.poll_packet(at(now))));
-            prop_assert!(gate.bytes <= LONGEST_QUEUE && gate.queue.len() <= MOST_PACKETS);
+            prop_assert!(gate.bytes <= LONGEST_QUEUE && gate.queue.len() <= MAX_PACKETS);
             let is_due = gate.poll_timeout();
             if !gate.queue.is_empty() && !gate.limit.is_shut() {
                 prop_assert!(is_due > at(now) && is_due < Instant::FAR_FUTURE);

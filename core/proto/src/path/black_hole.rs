@@ -1,16 +1,16 @@
-//! Evidence that a path drops large packets and transfers small ones.
+//! Black hole detection: evidence that a path drops large packets and transfers small ones.
 //!
-//! Source: RFC 8899 section 4.3 (black hole detection). Deviates: the evidence is the path's own
-//! reports, which count bytes, so a doubt takes one round trip and no timer. Limitations: where
-//! small packets are lost in the same report, a large one that arrived may go unnoticed; a doubt
-//! costs one probe.
+//! Source: RFC 8899 section 4.3. Deviates: the evidence is the path's own reports, which count
+//! bytes, so detection takes one round trip and no timer. Limitations: where small packets are lost
+//! in the same report, a large packet that arrived may go unnoticed. A false suspicion costs one
+//! probe.
 
 use hawser_units::Instant;
 use hawser_wire::data::FRAMING;
 
 use super::Path;
 
-/// Packets that a smaller path would not take, by count.
+/// Packets that would not fit on a path with a smaller MTU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Large {
     /// Data packets.
@@ -30,14 +30,14 @@ struct Interval {
     came: u64,
 }
 
-/// Large packets in a row that have not arrived.
+/// Counts consecutive large packets that have not arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BlackHole {
     lost: u32,
 }
 
 impl BlackHole {
-    /// Takes in a report. Returns how many large packets in a row have not arrived.
+    /// Processes a report. Returns how many large packets in a row have not arrived.
     fn on_report(&mut self, interval: Interval) -> u32 {
         if interval.came > interval.small_bytes {
             self.lost = 0;
@@ -49,7 +49,7 @@ impl BlackHole {
 }
 
 impl Path {
-    /// Counts a packet that is larger than what the path takes for certain.
+    /// Counts a packet that is larger than the size that is known to pass.
     pub(super) fn note_large(&mut self, udp_bytes: u64, eliciting: bool) {
         let outer = udp_bytes + u64::from(self.pmtu.overhead()).saturating_sub(FRAMING as u64);
         if self.pmtu.fallback().is_some_and(|size| outer > u64::from(size)) {
@@ -58,7 +58,7 @@ impl Path {
         }
     }
 
-    /// Doubts the packet size when large packets get lost and small ones arrive.
+    /// Starts to doubt the packet size if large packets are lost and small ones arrive.
     pub(super) fn on_sizes(&mut self, highest: u64, previous: Option<u64>, came: u64, now: Instant) {
         let known = |packet_number: &u64| self.remembers(*packet_number);
         let (Some(previous), true) = (previous.filter(known), known(&highest)) else {

@@ -1,15 +1,16 @@
-//! A path that outlives its process.
+//! Checkpoint of a path.
 
 use hawser_units::{Duration, Instant, PathId, Rate};
+use hawser_wire::data::MAX_PACKET_NUMBER;
 
 use super::{Config, Path, Sent, State};
-use crate::checkpoint::{BadCheckpoint, MOST_BYTES, SendingPath};
+use crate::checkpoint::{BadCheckpoint, MAX_BYTES, SendingPath};
 
-/// Packet numbers are 48 bits on the wire.
-const PACKET_NUMBERS: u64 = 1 << 48;
+/// Number of packet numbers. Source: they have 48 bits in the outer header ([`MAX_PACKET_NUMBER`]).
+const PACKET_NUMBERS: u64 = MAX_PACKET_NUMBER + 1;
 
 impl Path {
-    /// What a successor continues from.
+    /// Returns the state from which a successor continues.
     #[must_use]
     pub fn checkpoint(&self) -> SendingPath {
         let round_trip = self.model.base_round_trip().as_micros();
@@ -26,8 +27,8 @@ impl Path {
         }
     }
 
-    /// The path of a checkpoint. What was in flight is not waited for; an active path is active at
-    /// once.
+    /// Creates the path from a checkpoint. What was in flight is not waited for; an active path is
+    /// active at once.
     ///
     /// # Errors
     /// The numbers are impossible.
@@ -39,7 +40,7 @@ impl Path {
     ) -> Result<Self, BadCheckpoint> {
         let is_possible = (1..PACKET_NUMBERS).contains(&saved.next_packet_number)
             && saved.delivered <= saved.sent
-            && saved.sent <= MOST_BYTES
+            && saved.sent <= MAX_BYTES
             && PathId(saved.id) == config.id;
         if !is_possible {
             return Err(BadCheckpoint::Impossible);
@@ -50,7 +51,7 @@ impl Path {
         path.delivered = saved.delivered;
         path.losses.restore(saved.reported_packets);
         path.ecn.forget_counts();
-        // Whatever of the numbers before is asked for, it was sent and is not waited for.
+        // Earlier packet numbers were sent and are not awaited, even if the peer asks for them.
         path.ring.fill(Sent {
             at: now,
             cumulative: saved.sent,

@@ -1,61 +1,79 @@
-//! The delays of a path in both directions, from its receiver's reports.
+//! Delays of a path in both directions, from its receiver's reports.
 //!
-//! The two ends' clocks differ by an unknown offset: one-way delays here hold up to that offset,
-//! which is the same for all paths of a session and cancels in sums of both directions. All of them
-//! wrap at 2^32 us.
+//! The two ends' clocks differ by an unknown offset. One-way delays in this module contain this
+//! offset, which is the same for all paths of a session and cancels in sums of both directions. All
+//! of them wrap at 2^32 us.
 //!
-//! The least delay is what a path has without a queue. On a path with jitter the least single
-//! packet says nothing: the least is taken over means of so many packets that jitter moves them by
-//! no more than a millisecond. Where packets keep their order, those of one report deviate
-//! together: there it is the reports that go up and down, the swing, and the means are of so many
-//! reports.
+//! The base delay is the delay of a path without a queue. On a path with jitter the minimum over
+//! single packets has no meaning. Instead, the minimum is taken over means of as many packets as
+//! limit the effect of jitter to one millisecond. Where packets keep their order, the packets of
+//! one report deviate together. There the swing is measured between reports, and a mean covers as
+//! many reports.
 
 use hawser_units::{Duration, Instant};
 
-/// The least delay is that of this window and the one before.
+/// Time after which a minimum delay is replaced: the minimum is that of this window and the one
+/// before. Source: draft-ietf-ccwg-bbr, `BBR.MinRTTFilterLen`, which is 10 s, as both windows
+/// together.
 pub(super) const WINDOW: Duration = Duration::from_secs(5);
-/// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
+/// Standing queue that is allowed, in addition to an eighth of the round trip and the jitter.
+/// Source: docs/notebook/traces.md, where 30 ms gave recorded drives 3 % of goodput more, at the
+/// expense of all others who use the path.
 pub(super) const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
-/// How far jitter may move the mean of a batch, in microseconds.
+/// Maximum effect of jitter on the mean of a batch, in microseconds. No suite of
+/// docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of it.
 const PRECISION_US: u64 = 1_000;
-/// Deviation of a path that counts as irregular, in microseconds.
+/// Minimum deviation of an irregular path. Half and twice of it change goodput by at most 1.3 %,
+/// and the share beside CUBIC by -4 and 0 % (docs/notebook/path-model.md, "Sensitivity"). Units:
+/// microseconds.
 const IRREGULAR_US: u64 = 4_000;
-/// No more is believed, in microseconds.
+/// Maximum deviation that counts, in microseconds. No suite of docs/notebook/path-model.md,
+/// "Sensitivity", changes by more than 3 % with half or twice of it.
 const MAX_SPREAD_US: u32 = 200_000;
-/// No more is believed, in microseconds: the queue of others that come and go swings as well.
+/// Maximum swing that counts, in microseconds: the queue of other senders that come and go swings
+/// as well. No suite of docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with
+/// half or twice of it.
 const MAX_SWING_US: u32 = 50_000;
-/// A swing goes from as much below the mean to as much above it: so many mean deviations.
+/// Mean deviations from the lowest to the highest point of a swing. Source: values that are spread
+/// evenly over an interval deviate from their mean by a quarter of the interval on average.
 const SWING_DEVIATIONS: u64 = 4;
-/// What a quiet round takes from the swing: an eighth.
+/// Decay of the swing in a quiet round: an eighth. Half and twice of it change goodput by at most
+/// 0.3 % (docs/notebook/path-model.md, "Sensitivity").
 const SWING_DECAY: u32 = 8;
-/// What each lone packet takes from what those before it showed: a sixteenth.
+/// Decay per isolated packet of what earlier ones showed: a sixteenth. No suite of
+/// docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of it.
 const LONE_DECAY: i32 = 16;
-/// Fewer lone packets say nothing of what is typical.
+/// Minimum number of isolated packets that show what is typical. No suite of
+/// docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of it.
 const LONE_FEW: i32 = 4;
-/// A lesser deviation is the machines' own, in microseconds.
+/// Deviation of isolated packets, in microseconds, below which the machines themselves cause it. No
+/// suite of docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice
+/// of it.
 const LONE_JITTER_US: u32 = 1_000;
-/// A batch takes no longer than this: its deviation is added to it instead.
+/// Maximum duration of a batch, after which its deviation is added to it instead. No suite of
+/// docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of it.
 const LONGEST_BATCH: Duration = Duration::from_secs(1);
 
-/// What one report says.
+/// Measurements of one report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// Mean one-way delay to the receiver, us.
     pub forward_us: i32,
-    /// One-way delay of the report, us.
+    /// Delay of the report in the reverse direction, us.
     pub reverse_us: i32,
     /// Mean deviation of single packets, us.
     pub spread_us: u32,
-    /// Packets that the means are of.
+    /// Number of packets of which the means were computed.
     pub packets: u32,
     /// Their mean size, UDP payload bytes.
     pub size: u32,
-    /// They are small, and next to nothing else was in flight: they met no queue of the path's own.
+    /// Marks small packets with almost nothing else in flight, which met no queue of the path's own
+    /// traffic.
     pub is_lone: bool,
 }
 
 impl Measured {
-    /// The sum of both ways: never negative, whatever the peer says.
+    /// Returns the sum of both one-way delays, which is never negative for any report of the peer.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
         micros(self.forward_us.wrapping_add(self.reverse_us))
@@ -65,7 +83,7 @@ impl Measured {
 #[derive(Clone, Copy, Debug, Default)]
 struct Batch {
     first: i32,
-    /// Of differences from `first`, each as often as it has packets.
+    /// Sum of the differences from `first`, weighted by packets.
     sum: i64,
     spread: u64,
     packets: u64,
@@ -79,15 +97,15 @@ impl Batch {
     }
 }
 
-/// The least of a window and the one before. Values wrap.
+/// The minimum of the current window and the previous one. Values wrap.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Least {
-    /// Of this window and of the one before; `None` before the first.
+pub(super) struct Minimum {
+    /// Minimum of this window and of the preceding one; `None` before the first.
     least: Option<(i32, i32)>,
     since: Option<Instant>,
 }
 
-impl Least {
+impl Minimum {
     pub(super) fn add(&mut self, value: i32, now: Instant) {
         let is_over = self.since.is_none_or(|since| now.since(since) > WINDOW);
         if is_over || self.least.is_none() {
@@ -101,7 +119,7 @@ impl Least {
         };
     }
 
-    /// Lets it grow no older.
+    /// Extends the current window, so that the minimum does not expire.
     pub(super) fn keep(&mut self, now: Instant) {
         self.since = self.since.map(|_| now);
     }
@@ -115,7 +133,7 @@ impl Least {
         })
     }
 
-    /// Forgets what was before.
+    /// Discards the previous values and sets this one.
     pub(super) fn set(&mut self, value: i32, now: Instant) {
         self.forget();
         self.add(value, now);
@@ -132,7 +150,7 @@ impl Least {
     }
 }
 
-/// How far delays rose and fell since a round began, us.
+/// Range of the delays since a round began, us.
 #[derive(Clone, Copy, Debug, Default)]
 struct Range {
     low: i32,
@@ -162,12 +180,12 @@ impl Range {
         }
     }
 
-    /// How far they both rose and fell.
+    /// Returns the smaller of rise and fall.
     fn swing(&self) -> u32 {
         self.rise.min(self.fall)
     }
 
-    /// Lets what is long ago count less.
+    /// Reduces the weight of old measurements.
     fn fade(&mut self, forward: i32) {
         self.low = self.low.wrapping_add(forward.wrapping_sub(self.low) / LONE_DECAY);
         self.high = self
@@ -178,7 +196,7 @@ impl Range {
     }
 }
 
-/// What packets take that meet no queue of the path's own.
+/// Delays of packets that meet no queue of the path's own traffic.
 #[derive(Clone, Copy, Debug)]
 struct Lone {
     range: Range,
@@ -207,8 +225,8 @@ impl Lone {
         self.deviation += (error.saturating_abs() - self.deviation) / self.packets;
     }
 
-    /// Zero while they are too few to say, and where they only rose, or only fell: that is another
-    /// route, or a queue of others.
+    /// Returns the deviation of isolated packets; zero while they are too few, or if they only rose
+    /// or only fell, which is another route or a queue of others.
     fn deviation_us(&self) -> u32 {
         if self.packets < LONE_FEW {
             return 0;
@@ -232,26 +250,27 @@ pub struct Delay {
     /// Away from us, by the newest report.
     last: Option<i32>,
     range: Range,
-    /// Of lone packets; `None` before the first.
+    /// Delays of isolated packets; `None` before the first.
     lone: Option<Lone>,
-    /// How far reports both rise and fall within a round, us; rises at once. A queue of one's own
-    /// does one of the two, as what is sent in a round is paced alike: it is the path that does
-    /// both, where packets keep their order and one that is late holds up those behind it.
+    /// Range by which reports both rise and fall within a round, us; rises at once. A queue of the
+    /// path's own traffic does only one of the two, as the packets of a round are paced alike:
+    /// where packets keep their order and a late one delays those behind it, it is the path that
+    /// does both.
     swing: u32,
-    /// The swing that the least reckons with, us.
+    /// Swing that is included in the minimum delay, us.
     widest: u32,
     batch: Batch,
     batch_since: Instant,
     /// The least of means.
-    least: Least,
-    /// The jitter that the least reckons with, us; zero on a path on which little has been seen.
+    least: Minimum,
+    /// Jitter that is included in the minimum delay, us; zero on a path with few measurements.
     reckoned: u64,
     trend: f64,
     newest_at: Instant,
 }
 
 impl Delay {
-    /// Delays of which nothing is known.
+    /// Creates a state without measurements.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -265,14 +284,14 @@ impl Delay {
             widest: 0,
             batch: Batch::default(),
             batch_since: now,
-            least: Least::default(),
+            least: Minimum::default(),
             reckoned: 0,
             trend: 0.0,
             newest_at: now,
         }
     }
 
-    /// Takes in a report.
+    /// Processes a report.
     pub fn on_report(&mut self, measured: &Measured, now: Instant) {
         let forward = measured.forward_us;
         if let Some(last) = self.last {
@@ -324,7 +343,7 @@ impl Delay {
         let error = uncertainty(single, packets).max(uncertainty(means, reports));
         let mean = batch.mean().wrapping_add(error as i32);
         if single > IRREGULAR_US.max(2 * self.reckoned) {
-            // What was taken for the least before was chance.
+            // The previous minimum was due to chance.
             self.reckoned = single;
             self.least.forget();
         }
@@ -336,8 +355,8 @@ impl Delay {
         }
     }
 
-    /// A round of the path is over. `is_even`: what it sent was paced alike, so that a queue of its
-    /// own went one way only; but for `own`, the time that a few packets take.
+    /// Ends a round of the path. `is_even`: the packets of the round were paced evenly, so a queue
+    /// of the path's own only grew or only shrank, apart from `own`, the time of a few packets.
     pub fn on_round(&mut self, is_even: bool, own: Duration) {
         let amplitude = if is_even && self.keeps_order() {
             self.range.swing()
@@ -350,8 +369,8 @@ impl Delay {
         self.range = Range::from(self.last.unwrap_or_default());
     }
 
-    /// Whether no packets have overtaken others of late: where they do, each deviates by itself,
-    /// and the means of few as well.
+    /// Returns whether no packets were reordered recently: where they are, each deviates by itself,
+    /// and so do means of few.
     fn keeps_order(&self) -> bool {
         self.spread == 0
     }
@@ -374,83 +393,85 @@ impl Delay {
         let deviates = lone.deviation_us() > LONE_JITTER_US;
         self.on_swing(amplitude);
         if deviates {
-            // What was less was luck.
+            // Smaller values were due to chance.
             self.least
                 .map(|own| if own.wrapping_sub(mean) < 0 { mean } else { own });
         }
     }
 
-    /// Lets the least delay grow no older.
+    /// Keeps the minimum delay from expiring.
     pub fn retain_min(&mut self, now: Instant) {
         self.least.keep(now);
     }
 
     /// The one-way delay without a queue, us; `None` before the first report.
     #[must_use]
-    pub fn least_us(&self) -> Option<i32> {
+    pub fn base_us(&self) -> Option<i32> {
         self.least.get()
     }
 
-    /// How much longer than the least a one-way delay is.
+    /// Returns by how much a one-way delay exceeds the base delay.
     #[must_use]
     pub fn queue(&self, forward_us: i32) -> Duration {
-        self.least_us()
+        self.base_us()
             .map_or(Duration::ZERO, |least| micros(forward_us.wrapping_sub(least)))
     }
 
-    /// The round trip without a queue on the way forward; `None` before the first report.
+    /// Returns the round trip without a queue in the forward direction; `None` before the first
+    /// report.
     #[must_use]
     pub fn base_round_trip(&self) -> Option<Duration> {
-        Some(micros(self.least_us()?.wrapping_add(self.reverse)))
+        Some(micros(self.base_us()?.wrapping_add(self.reverse)))
     }
 
-    /// How long a queue the newest report met.
+    /// Returns the queueing delay of the newest report.
     #[must_use]
     pub fn last_queue(&self) -> Duration {
         self.last.map_or(Duration::ZERO, |last| self.queue(last))
     }
 
-    /// How much the means of successive reports differ.
+    /// Returns the mean difference between successive reports.
     #[must_use]
     pub fn jitter(&self) -> Duration {
         Duration::from_micros(u64::from(self.jitter))
     }
 
-    /// How far packets deviate that meet no queue of the path's own; zero where few have been seen,
-    /// or where packets overtake each other.
+    /// Returns the deviation of packets that meet no queue of the path's own traffic; zero where
+    /// few have been seen, or where packets are reordered.
     #[must_use]
     pub fn lone_deviation(&self) -> Duration {
         let deviation = self.lone.as_ref().map_or(0, Lone::deviation_us);
         Duration::from_micros(u64::from(deviation))
     }
 
-    /// How far single packets deviate on a path that reorders; zero on one that keeps the order.
+    /// Returns the deviation of single packets on a path that reorders; zero on a path that keeps
+    /// the order.
     #[must_use]
     pub fn spread(&self) -> Duration {
         Duration::from_micros(u64::from(self.spread))
     }
 
-    /// Whether packets have been seen to deviate by much, single or together: no one of them says
-    /// anything.
+    /// Returns whether packets deviate by much, singly or together, so that a single one is
+    /// meaningless.
     #[must_use]
     pub fn is_irregular(&self) -> bool {
         self.reckoned > 0 || self.widest > 0
     }
 
-    /// How fast the one-way delay grows, in seconds per second.
+    /// Returns the slope of the one-way delay, in seconds per second.
     #[must_use]
     pub fn trend(&self) -> f64 {
         self.trend
     }
 }
 
-/// Whether the mean of so many moves by no more than [`PRECISION_US`].
+/// Returns whether the standard error of a mean over `count` packets is at most [`PRECISION_US`].
 fn is_precise(deviation_us: u64, count: u64) -> bool {
     let ratio = deviation_us / PRECISION_US;
     count >= ratio.saturating_mul(ratio)
 }
 
-/// How far the mean of so many may be off, us.
+/// Returns the uncertainty of a mean over `count` packets, us.
 fn uncertainty(deviation_us: u64, count: u64) -> f64 {
     (2 * deviation_us) as f64 / (count as f64).sqrt()
 }
@@ -484,13 +505,13 @@ mod tests {
             delay.on_report(&measured(forward, 100), now);
             now += Duration::from_millis(5);
         }
-        assert!((25_000..25_100).contains(&delay.least_us().expect("reported")));
+        assert!((25_000..25_100).contains(&delay.base_us().expect("reported")));
         assert!(delay.queue(40_000) > Duration::from_millis(14));
         for _ in 0..2_200 {
             now += Duration::from_millis(5);
             delay.on_report(&measured(40_000, 100), now);
         }
-        assert!(delay.least_us() >= Some(40_000));
+        assert!(delay.base_us() >= Some(40_000));
     }
 
     #[test]
@@ -503,7 +524,7 @@ mod tests {
             let forward = 40_000 + [-9_000, 4_000, 0, 6_000, -1_000][n % 5];
             delay.on_report(&measured(forward, 16_000), now);
         }
-        let least = delay.least_us().expect("reported");
+        let least = delay.base_us().expect("reported");
         assert!((38_000..43_000).contains(&least), "{least}");
         assert!(delay.base_round_trip().expect("reported") > Duration::from_millis(58));
     }
@@ -523,7 +544,7 @@ mod tests {
             let forward = 40_000 + [-9_000, 4_000, 0, 6_000, -1_000][n % 5];
             delay.on_report(&measured(forward, 16_000), now);
         }
-        assert!(delay.least_us() > Some(35_000), "{:?}", delay.least_us());
+        assert!(delay.base_us() > Some(35_000), "{:?}", delay.base_us());
     }
 
     #[test]
@@ -544,7 +565,7 @@ mod tests {
                 delay.on_round(true, Duration::ZERO);
             }
         }
-        let least = delay.least_us().expect("reported");
+        let least = delay.base_us().expect("reported");
         assert!((30_000..52_000).contains(&least), "{least}");
         assert!(delay.is_irregular());
     }
@@ -562,7 +583,7 @@ mod tests {
             };
             delay.on_report(&probe, now);
             delay.on_round(false, Duration::ZERO);
-            let least = delay.least_us().expect("reported");
+            let least = delay.base_us().expect("reported");
             (least, delay.is_irregular(), delay.lone_deviation())
         };
         // One step is another route, not jitter.
@@ -577,7 +598,7 @@ mod tests {
         }
         assert!((50_000..75_000).contains(&last.0) && last.1, "{last:?}");
         assert!(last.2 > Duration::from_millis(8), "{last:?}");
-        // Forgotten once it is over.
+        // Forgotten after its end.
         for _ in 0..200 {
             last = probe(41_000);
         }
@@ -597,7 +618,7 @@ mod tests {
             delay.on_round(true, Duration::ZERO);
         }
         assert!(!delay.is_irregular());
-        assert_eq!(delay.least_us(), Some(20_000));
+        assert_eq!(delay.base_us(), Some(20_000));
     }
 
     #[test]
@@ -606,7 +627,7 @@ mod tests {
         for forward in [i32::MAX - 10, i32::MAX, i32::MIN + 10] {
             delay.on_report(&measured(forward, 0), BEGIN);
         }
-        assert_eq!(delay.least_us(), Some(i32::MAX - 10));
+        assert_eq!(delay.base_us(), Some(i32::MAX - 10));
         assert_eq!(delay.queue(i32::MIN + 10), Duration::from_micros(21));
     }
 }

@@ -21,8 +21,8 @@
 //!
 //! Source: RFC 9000 section 13.4.2 and appendix A.4. Deviates: probes are tested, and data waits
 //! for the result as Not-ECT, since the inner senders would take each mark for congestion, and the
-//! probes that are lost are not losses of the path. All probes marked is a failure too: marks of
-//! every packet inform of nothing.
+//! probes that are lost are not losses of the path. It is a failure too if all probes are marked,
+//! because a mark on every packet contains no information.
 
 use hawser_units::{Duration, Instant};
 use hawser_wire::data::{Feedback, Marks};
@@ -60,7 +60,7 @@ pub enum State {
 }
 
 impl State {
-    /// The name in status.
+    /// Returns the name that `hawser status` shows.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -99,7 +99,7 @@ pub(super) struct Ecn {
 }
 
 impl Ecn {
-    /// Returns the validation of a path of which nothing is known.
+    /// Creates the validation of a path without measurements.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             state: State::Testing,
@@ -117,7 +117,7 @@ impl Ecn {
         }
     }
 
-    /// Starts again on another network; packets sent before count no more.
+    /// Restarts on another network; packets sent before are not counted.
     pub(super) fn restart(&mut self, now: Instant) {
         *self = Self {
             is_wanted: self.is_wanted,
@@ -129,7 +129,7 @@ impl Ecn {
         };
     }
 
-    /// Forgets the counts of the peer, as those of its next report belong to a process before.
+    /// Discards the peer's counts, because those of its next report belong to the previous process.
     pub(super) fn forget_counts(&mut self) {
         self.counted = None;
     }
@@ -154,7 +154,7 @@ impl Ecn {
         self.state == State::Capable
     }
 
-    /// Takes note of an ECT packet that is sent.
+    /// Records an ECT packet that is sent.
     pub(super) fn on_sent(&mut self) {
         self.sent += 1;
     }
@@ -168,7 +168,7 @@ impl Ecn {
         }
     }
 
-    /// Takes note of a probe that is sent as `packet_number`.
+    /// Records a probe that is sent as `packet_number`.
     pub(super) fn on_probe(&mut self, packet_number: u64, now: Instant) {
         self.sent += 1;
         self.probes += 1;
@@ -179,7 +179,7 @@ impl Ecn {
         }
     }
 
-    /// Takes in a report. `sent`: ECT packets that were sent up to the highest packet reported.
+    /// Processes a report. `sent`: ECT packets that were sent up to the highest packet reported.
     /// Returns how many probes it shows lost, which are no losses of the path.
     pub(super) fn on_report(&mut self, report: &Feedback, sent: u64, now: Instant) -> u64 {
         let marks = report.marks.unwrap_or_default();

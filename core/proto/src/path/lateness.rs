@@ -23,7 +23,7 @@ pub(super) struct Lateness {
 }
 
 impl Lateness {
-    /// Takes note of the queue that a report's packets met.
+    /// Records the queueing delay of a report's packets.
     pub(super) fn on_report(&mut self, queue: Duration, now: Instant) {
         let Some(before) = self.reported.replace(now) else {
             return;

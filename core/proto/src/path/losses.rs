@@ -1,28 +1,30 @@
-//! What a path loses, as its reports tell, and how late that is known.
+//! Losses of a path, according to its reports, and the time of their detection.
 
 use hawser_units::Duration;
 use hawser_wire::data::Feedback;
 
 use crate::smoothed::Smoothed;
 
-/// The packets that loss is smoothed over: those so far, within these bounds.
+/// Bounds of the number of packets over which loss is smoothed; between them it is the number of
+/// packets so far. No suite of docs/notebook/path-model.md, "Sensitivity", changes by more than 3 %
+/// with half or twice of either.
 const FEW: f64 = 64.0;
-const MANY: f64 = 256.0;
+const MAX_WEIGHTED: f64 = 256.0;
 
 /// The losses of one path.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     /// Packets received by the last report.
     received: u32,
-    /// What was in flight when the path was forgiven may be among the packets reported next: they
-    /// are not counted.
+    /// Marks that packets in flight at the forgiveness may be among the next reports; they are not
+    /// counted.
     is_forgiven: bool,
     /// Packets before the newest one reported that have neither come nor been counted lost; below
     /// zero, those that came after that.
     balance: i64,
     share: f64,
     usual: f64,
-    /// From sending a packet to the report that it is missing; `None` before the first.
+    /// Time from sending a packet to the report that it is missing; `None` before the first.
     missed_after: Option<Smoothed>,
 }
 
@@ -32,13 +34,13 @@ impl Losses {
         self.share
     }
 
-    /// The share to be reckoned with: [`Self::share`], or the same over eight times as many packets
-    /// where that is more.
+    /// Returns the expected share of lost packets: the larger of [`Self::share`] and the same
+    /// average over eight times as many packets.
     pub(super) fn expected(&self) -> f64 {
         self.share.max(self.usual)
     }
 
-    /// Takes in a report after the one whose highest packet number was `previous`; `excused`
+    /// Processes a report after the one whose highest packet number was `previous`; `excused`
     /// packets before the highest are neither expected nor lost. Returns how many packets came
     /// since, and how many this report shows lost.
     pub(super) fn on_report(&mut self, report: &Feedback, previous: Option<u64>, excused: u64) -> (u32, u64) {
@@ -49,21 +51,21 @@ impl Losses {
             return (came, 0);
         };
         let sent = (report.highest - previous).saturating_sub(excused);
-        // What is open now was sent before, or comes later than what was sent since: only the
-        // balance over time tells a loss.
+        // Packets that are open now were sent before, or arrive later than those sent since: only
+        // the balance over time reveals a loss.
         self.balance = self.balance.saturating_add(sent.cast_signed() - i64::from(came));
         let lost = (self.balance - i64::from(report.open)).max(0).cast_unsigned();
         self.balance -= lost.cast_signed();
         let share = (lost as f64 / sent.max(1) as f64).min(1.0);
         // At first the mean of all, so that a loss of one in fifty is known after a hundred
         // packets.
-        let weight = (sent as f64 / f64::from(report.packets).clamp(FEW, MANY)).min(1.0);
+        let weight = (sent as f64 / f64::from(report.packets).clamp(FEW, MAX_WEIGHTED)).min(1.0);
         self.share += (share - self.share) * weight;
         self.usual += (share - self.usual) * weight / 8.0;
         (came, lost)
     }
 
-    /// A packet was reported missing so long after it was sent.
+    /// Records that a packet was reported missing this long after it was sent.
     pub(super) fn on_missing(&mut self, after: Duration) {
         self.missed_after = Some(Smoothed::after(self.missed_after, after));
     }
@@ -79,20 +81,20 @@ impl Losses {
         self.received
     }
 
-    /// Continues after a report that counted so many packets; what was in flight then is not waited
-    /// for.
+    /// Continues after a report that counted this many packets; packets in flight at that time are
+    /// not expected.
     pub(super) fn restore(&mut self, received: u32) {
         self.received = received;
         self.forgive();
     }
 
-    /// What was in flight is not waited for: it is neither lost nor expected.
+    /// Excludes the packets in flight, which count neither as lost nor as expected.
     pub(super) fn forgive(&mut self) {
         self.balance = 0;
         self.is_forgiven = true;
     }
 
-    /// The path's delays are others now.
+    /// Discards the measured times, because the path's delays have changed.
     pub(super) fn forget_times(&mut self) {
         self.missed_after = None;
     }

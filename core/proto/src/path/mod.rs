@@ -1,7 +1,7 @@
 //! A path: the sending side's knowledge of one network of a session.
 //!
 //! It decides whether the path may be used ([`State`]), how much may be sent ([`model`]), and how
-//! large packets may be ([`pmtu`]). It sends nothing itself: it asks for probes through
+//! large packets may be ([`pmtu`]). It sends nothing itself: it requests probes through
 //! [`Path::poll_probe`].
 //!
 //! ```text
@@ -11,12 +11,12 @@
 //!      |  | silent for 3 s                     a report is overdue |        | something sent since
 //!      |  v                                                       v        |
 //!    Dead <-------------------------------------------------- Suspect -----+
-//!         a probe reply            silent for 400 ms or 2 patiences
+//!         a probe reply            silent for 400 ms or 2 timeouts
 //! ```
 //!
-//! A path returns from `Dead` only through `Validating`, with a new model: a link that was drained
-//! while nobody used it answers quickly whatever it can carry, so its old rate is forgotten and
-//! found again by slow start.
+//! A path returns from `Dead` only through `Validating`, with a new model. An idle link with an
+//! empty queue answers quickly at any capacity, so the old rate is discarded and slow start
+//! searches the rate again.
 
 mod black_hole;
 mod checkpoint;
@@ -30,78 +30,101 @@ mod own_time;
 pub mod pmtu;
 pub mod policing;
 mod probing;
+mod reports;
 mod saturation;
 mod times;
 
 use black_hole::{BlackHole, Large};
-use control::{Company, Control, Sample};
-use delay::Measured;
+use control::{Competitors, Control};
 use ecn::Ecn;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
-use hawser_wire::data::{Feedback, MAX_PACKET_NUMBER};
+use hawser_wire::data::MAX_PACKET_NUMBER;
 use lateness::Lateness;
 use losses::Losses;
 use model::{LINK_HEADERS, Model, Pacer};
 use pmtu::Pmtu;
 use times::BUSY_REPORT_DELAY;
 
-/// How a path stands.
+/// State of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Its address is not proven yet, or it has just come back.
+    /// Address not validated yet, or path just returned.
     Validating,
     /// Carries packets.
     Active,
-    /// A report is overdue: carries nothing new until it answers.
+    /// A report is overdue: the path transfers no new data until it answers.
     Suspect,
     /// Silent: probed only.
     Dead,
 }
 
-/// Which side drives the probing of silent paths.
+/// Side that probes unresponsive paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probing {
     /// Probes dead paths by itself: the client's side, which knows its networks.
     Eager,
-    /// Probes a dead path only when it hears from it: the hub's side, which must not work for
+    /// Probes a dead path only after a packet from it: the hub's side, which must not work for
     /// absent clients.
     OnHearing,
 }
 
-/// A full-sized packet on a network of 1,500 bytes, IPv4 and UDP headers apart. Units: bytes.
-pub(crate) const FULL_PACKET: u64 = 1_472;
-/// Replies that make a path active which was dead: one could be a straggler.
+/// UDP payload of a full packet. Source: an Ethernet payload of 1,500 bytes (RFC 894) less the
+/// headers of IPv4 (RFC 791) and UDP (RFC 768). Units: bytes.
+pub(crate) const FULL_PACKET: u64 = 1_500 - 20 - 8;
+/// Number of replies after which a failed path becomes active: a single reply may be late. No suite
+/// of docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of
+/// it.
 const REPLIES_TO_READMIT: u32 = 3;
-/// Replies that make a new path active: its address is proven.
+/// Replies that make a new path active. Source: one reply proves the address (RFC 9000 section
+/// 8.2.3).
 const REPLIES_TO_ACTIVATE: u32 = 1;
-/// Between probes while something is to be found out.
+/// Interval between probes while a result is awaited. Half and twice of it change goodput by at
+/// most 0.2 % (docs/notebook/path-model.md, "Sensitivity").
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// Between probes of a suspect path: whether it lives should be known within a few round trips.
+/// Interval between probes of a suspect path: its state should be known within a few round trips.
+/// No suite of docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or
+/// twice of it.
 const SUSPECT_INTERVAL: Duration = Duration::from_millis(20);
-/// A path that has become active is probed at [`PROBE_INTERVAL`] for this long, unless it carries
-/// something: a few probes show how far delays deviate by themselves.
+/// Time for which a path that has become active is probed at [`PROBE_INTERVAL`], unless it
+/// transfers data: a few probes show how far delays deviate by themselves. Half and twice of it
+/// change goodput by at most 0.7 % (docs/notebook/path-model.md, "Sensitivity").
 const ACQUAINT_FOR: Duration = Duration::from_secs(1);
-/// Between probes of a quiet active path while its session is in use.
+/// Interval between probes of an idle active path while its session is in use. Half and twice of it
+/// change goodput by at most 0.4 % (docs/notebook/path-model.md, "Sensitivity").
 const KEEPALIVE_BUSY: Duration = Duration::from_secs(1);
-/// Between probes of a quiet active path otherwise: below the shortest common NAT binding time of
-/// 30 s (RFC 4787 REQ-5 asks for 120).
+/// Interval between probes of an idle active path otherwise: below the shortest common NAT binding
+/// time of 30 s (RFC 4787 REQ-5 asks for 120).
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(20);
-/// How long after its last packet a session counts as in use.
+/// Time after its last packet during which a session counts as in use. Source: our choice, longer
+/// than a reader's pause between two pages; half and twice of it change no suite of
+/// docs/notebook/path-model.md, "Sensitivity", by more than 3 %. A longer one keeps a modem's radio
+/// awake for [`KEEPALIVE_BUSY`] probes.
 const BUSY_FOR: Duration = Duration::from_secs(10);
-/// A dead path is probed at [`PROBE_INTERVAL`] for this long, then ever less often up to
-/// [`DEAD_INTERVAL_MAX`].
+/// Time for which a failed path is probed at [`PROBE_INTERVAL`]; afterwards the interval grows up
+/// to [`DEAD_INTERVAL_MAX`]. Source: our choice, longer than common outages (a tunnel, a lift, a
+/// modem's restart); half and twice of it change no suite of docs/notebook/path-model.md,
+/// "Sensitivity", by more than 3 %. A longer one costs ten probes a second.
 const DEAD_EAGER_FOR: Duration = Duration::from_secs(60);
-/// A network whose UDP was blocked is back on it within 5 s: this, and the replies of a return.
+/// Maximum interval of probes on a dead path. Source: a network whose UDP was blocked is to be used
+/// again within 5 s, the [`REPLIES_TO_READMIT`] included.
 const DEAD_INTERVAL_MAX: Duration = Duration::from_secs(4);
+/// Minimum time for which a path stays suspect before it counts as dead. No suite of
+/// docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of it.
 const SUSPECT_FOR: Duration = Duration::from_millis(400);
+/// Time without an answer after which a path that is validated counts as dead. Source: RFC 9000
+/// section 8.2.4, three probe timeouts of a path whose round trip is unknown, 1 s each (RFC 9002
+/// section 6.2.2).
 const VALIDATE_FOR: Duration = Duration::from_secs(3);
-/// The largest packet that meets nothing when it is alone: a probe, an acknowledgement. Units:
-/// bytes.
+/// Maximum size of an isolated packet, which meets no queue: a probe, an acknowledgement. No suite
+/// of docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of
+/// it. Units: bytes.
 const LONE: u64 = 256;
-/// What may be under way or reported beside it: on a far path a few probes are at once. Units:
-/// bytes.
+/// Maximum of other bytes in flight or reported beside an isolated packet: on a far path a few
+/// probes are in flight at once. No suite of docs/notebook/path-model.md, "Sensitivity", changes by
+/// more than 3 % with half or twice of it. Units: bytes.
 const FEW_LONE: u64 = 4 * LONE;
-/// Packets in flight that make a burst, and how long after its end it is probed.
+/// Packets in flight that make a burst, and the time after its end at which it is probed. Half and
+/// twice of either change goodput by at most 0.7 % (docs/notebook/path-model.md, "Sensitivity").
 const BURST: u32 = 4;
 const TAIL_QUIET: Duration = Duration::from_millis(10);
 /// Rate up to which reports of a link are delayed (`egress/reporting.rs`). Source: reports of 25
@@ -110,21 +133,24 @@ pub(crate) const DELAYED_REPORTS_UP_TO: Rate = Rate::from_bps(120_000);
 /// Reports are not expected to wait for longer. Source: 250 ms, as in `egress/reporting.rs`, and a
 /// packet in front of them.
 const LONGEST_REPORT_WAIT: Duration = Duration::from_millis(300);
-/// Packets in flight that a slow link's queue is reckoned from.
-const MOST_QUEUED: u64 = 64;
+/// Packets in flight from which the queue of a slow link is computed. Source: our choice, a bound
+/// on work at each look at the queue; 64 full packets are 3 s at 256 kbit/s, and a longer queue
+/// counts as these 3 s.
+const MAX_QUEUED: u64 = 64;
 
-/// No packet is numbered beyond this: a run of at most 64 still fits below the largest number that
-/// the wire has.
+/// Highest packet number in use. Source: a run has at most 64 packets, since the record of a
+/// transmission has 64 bits, and still fits below the highest number of the wire format.
 const LAST_PACKET_NUMBER: u64 = MAX_PACKET_NUMBER - 64;
 
 /// A probe to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Comes back in the reply.
+    /// Token that the reply contains.
     pub token: u64,
-    /// The size the whole outer IP packet must have; 0: as small as may be.
+    /// Required size of the whole outer IP packet; 0: as small as possible.
     pub outer_len: u16,
-    /// Tests ECN: the outer packet is ECT, and its loss says nothing else of the path.
+    /// Set if the probe tests ECN: the outer packet is ECT, and its loss has no other effect on the
+    /// path.
     pub ect: bool,
 }
 
@@ -137,7 +163,8 @@ struct Sent {
     acked_sent_at: Instant,
     eliciting: bool,
     app_limited: bool,
-    /// It is small, and next to nothing else was in flight: it met no queue of the path's own.
+    /// Marks a small packet with almost nothing else in flight: it met no queue of the path's own
+    /// traffic.
     is_lone: bool,
     /// Large packets that had been sent by then, this one included.
     large: Large,
@@ -145,10 +172,13 @@ struct Sent {
     ect: u64,
 }
 
-/// Packets wait so long for others of their batch, on both sides.
+/// Time that packets wait for others of their batch, on both sides. No suite of
+/// docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of it.
 const BATCHES: Duration = Duration::from_millis(10);
 
-/// A shadow, a hand-over, a restart of a radio.
+/// Time for which a failed path is expected to return: a shadow, a hand-over or a restart of a
+/// radio. Half of it lengthens the pauses of failed paths by 83 %, twice of it changes nothing
+/// (docs/notebook/path-model.md, "Sensitivity").
 const MAY_BE_BACK: Duration = Duration::from_secs(3);
 
 /// The sending side of one path.
@@ -156,14 +186,14 @@ const MAY_BE_BACK: Duration = Duration::from_secs(3);
 /// Cost: O(1) a packet and a report; memory grows with what is in flight, from 4 KB up to 3 MB.
 #[derive(Debug)]
 pub struct Path {
-    /// Which.
+    /// Id of the path.
     pub id: PathId,
     state: State,
     since: Instant,
     probing: Probing,
     control: Control,
     model: Model,
-    /// The longest wait of reports at the peer lately, on a slow link.
+    /// Longest recent wait of reports at the peer, on a slow link.
     waited: Duration,
     pacer: Pacer,
     pmtu: Pmtu,
@@ -212,7 +242,8 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path that is to be validated. `seed`: makes its probe tokens differ from other paths'.
+    /// Creates a path that has to be validated. `seed`: makes its probe tokens differ from other
+    /// paths'.
     #[must_use]
     pub fn new(config: Config, seed: u64, now: Instant) -> Self {
         Self {
@@ -259,14 +290,14 @@ impl Path {
         }
     }
 
-    /// How it stands.
+    /// Returns the state of the path.
     #[must_use]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// The highest rate of late: also of a path that has just fallen silent and may be back at
-    /// once, and what one carried that has just come back.
+    /// Returns the highest recent rate: also of a path that just became unresponsive and may return
+    /// at once, and of a path that just returned.
     #[must_use]
     pub fn recent_peak(&self, now: Instant) -> Rate {
         if now.since(self.since) < MAY_BE_BACK {
@@ -278,14 +309,14 @@ impl Path {
         }
     }
 
-    /// Whether its numbers are used up: it must send nothing any more, as a number that comes again
-    /// would break the encryption.
+    /// Returns whether the packet numbers are used up: the path must send nothing more, since a
+    /// repeated number would break the encryption.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.next_packet_number > LAST_PACKET_NUMBER
     }
 
-    /// Its rate and delay.
+    /// Returns the model of rate and delay.
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
@@ -297,14 +328,14 @@ impl Path {
         self.pmtu.inner()
     }
 
-    /// Whether larger packets than [`Self::mtu`] may turn out to pass.
+    /// Returns whether packets larger than [`Self::mtu`] may also pass.
     #[must_use]
     pub fn mtu_may_rise(&self) -> bool {
         !self.pmtu.is_settled()
     }
 
-    /// The largest inner packet that most likely passes, in bytes: [`Self::mtu`], or more while the
-    /// answer is a round trip away.
+    /// The largest inner packet that most likely passes, in bytes: [`Self::mtu`], or more until the
+    /// probe is answered.
     #[must_use]
     pub fn likely_mtu(&self) -> u16 {
         self.pmtu.hoped().unwrap_or(self.pmtu.inner())
@@ -328,8 +359,8 @@ impl Path {
         self.lateness.share()
     }
 
-    /// Share of packets to be reckoned with: [`Self::loss`], or the same over eight times as many
-    /// packets where that is more. A short calm is chance.
+    /// Returns the expected share of lost packets: the larger of [`Self::loss`] and the same
+    /// average over eight times as many packets, since a short time without losses is chance.
     #[must_use]
     pub fn expected_loss(&self) -> f64 {
         self.losses.expected()
@@ -339,12 +370,12 @@ impl Path {
     /// session share (the difference of the two ends' clocks).
     #[must_use]
     pub fn relative_delay_us(&self) -> Option<i32> {
-        self.model.delay().least_us()
+        self.model.delay().base_us()
     }
 
-    /// How long a packet sent now will stand in the path's queue: what the model says of those in
-    /// flight, and no less than the oldest of them has stood there already, whatever the rate was
-    /// until then.
+    /// Returns how long a packet sent now will wait in the path's queue: the model's value for the
+    /// packets in flight, and at least as long as the oldest of them has already waited, regardless
+    /// of earlier rates.
     #[must_use]
     pub fn queueing(&self, now: Instant) -> Duration {
         if let Some(link) = self.model.link() {
@@ -361,12 +392,13 @@ impl Path {
             .saturating_sub(self.model.base_round_trip())
     }
 
-    /// The same on a link that is slow enough for each packet to count: what the newest reported
-    /// packet met is known, and each that was sent since waits for those before it.
+    /// Returns the queueing delay on a link that is so slow that each packet counts: the wait of
+    /// the newest reported packet is known, and each packet that was sent since waits for those
+    /// before it.
     fn queueing_on(&self, link: Rate, now: Instant) -> Duration {
         let from = self
             .newest
-            .max(self.next_packet_number.saturating_sub(MOST_QUEUED));
+            .max(self.next_packet_number.saturating_sub(MAX_QUEUED));
         let size =
             |number: u64| self.sent(number).cumulative - self.sent(number - 1).cumulative + LINK_HEADERS;
         let mut free_at = now;
@@ -427,8 +459,8 @@ impl Path {
             .min(self.pacer.credit(self.model.pacing(), packet, now))
     }
 
-    /// When a packet of `packet` bytes may go: by pacing, or by the next report if the window is
-    /// full.
+    /// Returns when a packet of `packet` bytes may be sent: by pacing, or by the next report if the
+    /// window is full.
     #[must_use]
     pub fn ready_at(&self, packet: u64, now: Instant) -> Instant {
         let room = self.model.window().saturating_sub(self.in_flight());
@@ -439,7 +471,7 @@ impl Path {
         self.pacer.ready_at(self.model.pacing(), packet)
     }
 
-    /// Controls it by another controller, which knows nothing of the path yet.
+    /// Replaces the controller; the new one starts without measurements.
     pub fn set_control(&mut self, control: Control, now: Instant) {
         if control != self.control {
             self.control = control;
@@ -447,10 +479,10 @@ impl Path {
         }
     }
 
-    /// Other paths of the session compete in the same queue.
-    pub(crate) fn set_company(&mut self, company: Company, now: Instant) {
+    /// Sets the other paths of the session that compete in the same queue.
+    pub(crate) fn set_competitors(&mut self, company: Competitors, now: Instant) {
         self.model
-            .set_company(company, (self.newest, self.next_packet_number), now);
+            .set_competitors(company, (self.newest, self.next_packet_number), now);
     }
 
     /// The user's limit.
@@ -477,7 +509,7 @@ impl Path {
         is_ecn_capable && self.ecn.may_mark(now)
     }
 
-    /// Takes over which packet sizes made the network fail before.
+    /// Sets the packet sizes that made the network fail before.
     pub fn set_barred(&mut self, barred: pmtu::Barred, now: Instant) {
         self.pmtu.set_barred(barred, now);
     }
@@ -488,13 +520,13 @@ impl Path {
         self.pmtu.link()
     }
 
-    /// Bytes between an inner packet and the outer IP packet that carries it.
+    /// Bytes by which the outer IP packet is larger than its inner packet.
     #[must_use]
     pub fn overhead(&self) -> u16 {
         self.pmtu.overhead()
     }
 
-    /// Which side drives its probing.
+    /// Returns the side that probes the path.
     #[must_use]
     pub fn probing(&self) -> Probing {
         self.probing
@@ -506,7 +538,7 @@ impl Path {
         self.model.set_cap(cap);
     }
 
-    /// Packets wait for so long before the path hands them over together.
+    /// Sets for how long packets wait until the path hands them over as one batch.
     pub fn set_pause(&mut self, pause: Duration) {
         self.model.set_pause(pause);
     }
@@ -519,7 +551,7 @@ impl Path {
         &self.ring[(packet_number & self.mask()) as usize]
     }
 
-    /// Whether the ring still remembers `packet number`.
+    /// Returns whether the ring still holds `packet_number`.
     fn remembers(&self, packet_number: u64) -> bool {
         packet_number > 0
             && packet_number < self.next_packet_number
@@ -531,8 +563,8 @@ impl Path {
         (self.next_packet_number, self.cumulative)
     }
 
-    /// Takes note of a packet handed to the network and returns its packet number. `eliciting`: the
-    /// peer will report it (all but reports and answers).
+    /// Records a packet handed to the network and returns its packet number. `eliciting`: the peer
+    /// will report it (all but reports and answers).
     pub fn on_sent(&mut self, udp_bytes: u64, eliciting: bool, now: Instant) -> u64 {
         let packet_number = self.next_packet_number;
         self.next_packet_number += 1;
@@ -566,8 +598,8 @@ impl Path {
         packet_number
     }
 
-    /// Takes note of a packet with an inner packet as [`Self::on_sent`] does; `ect`: the outer
-    /// packet is ECT.
+    /// Records a packet with an inner packet as [`Self::on_sent`] does; `ect`: the outer packet is
+    /// ECT.
     pub fn on_data_sent(&mut self, udp_bytes: u64, ect: bool, now: Instant) -> u64 {
         if ect {
             self.ecn.on_sent();
@@ -575,7 +607,7 @@ impl Path {
         self.on_sent(udp_bytes, true, now)
     }
 
-    /// Takes note that the path could carry more than there is for it: rates measured until
+    /// Records that less data was available than the path could transfer: rates measured until
     /// everything now in flight is reported are lower bounds.
     ///
     /// Source: draft-cheng-iccrg-delivery-rate-estimation section 3.1.2 (application-limited).
@@ -598,198 +630,12 @@ impl Path {
         self.ring = ring;
     }
 
-    /// Takes in a report on this path. Returns whether the state changed.
-    pub fn handle_feedback(&mut self, report: &Feedback, now: Instant) -> bool {
-        let newer = report.highest > self.reported() && report.highest < self.next_packet_number;
-        if !newer {
-            return false;
-        }
-        self.last_heard = Some(now);
-        self.note_wait(now);
-        let previous = self.reported.replace(report.highest);
-        let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
-        let lost_probes = self.on_marks(report, now);
-        let (packets, lost) = self.losses.on_report(report, previous, lost_probes);
-        self.on_sizes(report.highest, previous, bytes, now);
-        self.open = (bytes / u64::from(packets.max(1))).min(1 << 16) * u64::from(report.open);
-        // No peer can have received more than was sent: a false report raises no rate beyond that.
-        self.delivered = self.delivered.saturating_add(bytes).min(self.cumulative);
-        let reported_us = report.received_us.wrapping_add(report.hold_us);
-        let delay = Measured {
-            forward_us: report.delay_us.cast_signed(),
-            reverse_us: now.as_micros_wrapping().wrapping_sub(reported_us).cast_signed(),
-            spread_us: report.spread_us,
-            packets,
-            size: u32::try_from(bytes / u64::from(packets.max(1))).unwrap_or(u32::MAX),
-            is_lone: bytes <= FEW_LONE && self.sent(report.highest).is_lone,
-        };
-        self.delivered_us = report.received_us;
-        let hold = Duration::from_micros(u64::from(report.hold_us));
-        self.newest = self.sent_by(now - (delay.round_trip() + hold), report.highest);
-        let Some(record) = self.remembers(self.newest).then(|| *self.sent(self.newest)) else {
-            return false;
-        };
-        self.acked_sent_at = record.at;
-        let receive_time = report.received_us.wrapping_sub(record.delivered_us);
-        let send_time = record.at.since(record.acked_sent_at);
-        let interval = Duration::from_micros(u64::from(receive_time)).max(send_time);
-        let known = previous.is_some() && record.delivered_us != 0 && receive_time < 10_000_000;
-        let rate = known
-            .then(|| Rate::of(Bytes(self.delivered - record.delivered), interval))
-            .flatten()
-            .filter(|_| interval >= Duration::from_micros(200));
-        let sample = Sample {
-            delay,
-            rate,
-            delivered: self.delivered - record.delivered,
-            reported: bytes,
-            lost,
-            app_limited: record.app_limited,
-            newest: self.newest,
-            next_packet_number: self.next_packet_number,
-            in_flight: self.in_flight(),
-        };
-        self.model.on_sample(&sample, now);
-        self.lateness.on_report(self.model.delay().last_queue(), now);
-        self.state == State::Suspect && self.enter(State::Active, now)
-    }
-
-    /// Takes in the counts of marks of a report; returns how many probes of ECN were lost.
-    fn on_marks(&mut self, report: &Feedback, now: Instant) -> u64 {
-        let sent = if self.remembers(report.highest) {
-            self.sent(report.highest).ect
-        } else {
-            self.ecn.sent()
-        };
-        self.ecn.on_report(report, sent, now)
-    }
-
-    /// A packet is reported missing for the first time.
-    pub fn on_missing(&mut self, packet_number: u64, now: Instant) {
-        if !self.remembers(packet_number) {
-            return;
-        }
-        let after = now.since(self.sent(packet_number).at);
-        self.losses.on_missing(after);
-    }
-
-    /// How long it takes from sending a packet that is lost until its retransmission is sent.
-    #[must_use]
-    pub fn retransmitted_after(&self) -> Duration {
-        self.losses.missed_after().unwrap_or(self.model.round_trip())
-    }
-
-    /// The newest packet sent by `at`, after those reported before and up to `highest`.
-    fn sent_by(&self, at: Instant, highest: u64) -> u64 {
-        let oldest = self.next_packet_number - self.next_packet_number.min(self.ring.len() as u64);
-        let (mut low, mut high) = (self.newest.max(oldest).min(highest), highest);
-        // The clocks of both ends count whole microseconds.
-        let at = at + Duration::from_micros(3);
-        while low < high {
-            let middle = high - (high - low) / 2;
-            if self.sent(middle).at <= at {
-                low = middle;
-            } else {
-                high = middle - 1;
-            }
-        }
-        low
-    }
-
-    /// When the oldest packet went that will be reported and is not yet; `None` when nothing is
-    /// awaited.
-    fn oldest(&self) -> Option<Instant> {
-        let reported = self.reported();
-        if self.eliciting_sent <= reported {
-            return None;
-        }
-        let first = (reported + 1..self.next_packet_number)
-            .take(64)
-            .find(|packet_number| self.sent(*packet_number).eliciting)
-            .unwrap_or(self.eliciting_sent);
-        self.remembers(first).then(|| self.sent(first).at)
-    }
-
-    /// Returns the time that a report may take: that of its packets, and that for which reports
-    /// have waited lately where the peer spares them.
-    fn timeout(&self) -> Duration {
-        self.model.timeout() + self.waited
-    }
-
-    /// Takes note of how long the report on the oldest packet has waited. On links that are not
-    /// reports are not delayed, and a path that is silent is to be noticed soon.
-    fn note_wait(&mut self, now: Instant) {
-        let is_slow = self
-            .model
-            .link()
-            .is_some_and(|link| link <= DELAYED_REPORTS_UP_TO);
-        let taken = self.oldest().map_or(Duration::ZERO, |since| now.since(since));
-        let waited = taken
-            .saturating_sub(self.model.round_trip())
-            .min(LONGEST_REPORT_WAIT);
-        self.waited = if is_slow {
-            waited.max(self.waited * 7 / 8)
-        } else {
-            Duration::ZERO
-        };
-    }
-
-    /// When the report on the oldest unreported packet is overdue; `None` when nothing is awaited.
-    fn overdue(&self) -> Option<Instant> {
-        let since = self.oldest()?;
-        Some(since.max(self.last_heard.unwrap_or(since)) + self.timeout())
-    }
-
-    /// The packets, by packet number, that have become later than the path's delays explain, each
-    /// once. The path may go on reporting others: a network at a crawl does.
-    pub fn poll_late(&mut self, now: Instant) -> std::ops::Range<u64> {
-        let timeout = self.timeout();
-        self.count_late(|sent_at| sent_at + timeout <= now)
-    }
-
-    /// The packets that are late by when they were sent, each once.
-    fn count_late(&mut self, is_late: impl Fn(Instant) -> bool) -> std::ops::Range<u64> {
-        let begin = self.late.max(self.heard_of() + 1);
-        let mut end = begin;
-        while self.remembers(end) && is_late(self.sent(end).at) {
-            end += 1;
-        }
-        self.late = end;
-        begin..end
-    }
-
-    /// Takes in a report that came by another path: what is known to have arrived, and, if nothing
-    /// has for some time, what should have meanwhile. Returns the packets, by packet number, that
-    /// are late for that, each once.
-    pub fn handle_silence(&mut self, report: &Feedback) -> std::ops::Range<u64> {
-        let newest = report.highest;
-        if !self.remembers(newest) || newest < self.heard_of() {
-            return 0..0;
-        }
-        self.heard_of = newest;
-        let silent = Duration::from_micros(u64::from(report.hold_us)).saturating_sub(BATCHES);
-        let due = self.sent(newest).at + silent;
-        self.count_late(|sent_at| sent_at < due)
-    }
-
-    /// When [`Self::poll_late`] has something.
-    fn late_due(&self) -> Instant {
-        let next = self.late.max(self.heard_of() + 1);
-        if self.state == State::Active && self.remembers(next) && self.eliciting_sent >= next {
-            self.sent(next).at + self.timeout()
-        } else {
-            Instant::FAR_FUTURE
-        }
-    }
-
-    /// Takes note that an authenticated packet came in on the path. Returns whether the state
-    /// changed.
+    /// Records that an authenticated packet arrived on the path. Returns whether the state changed.
     pub fn handle_heard(&mut self, now: Instant) -> bool {
         self.probing == Probing::OnHearing && self.state == State::Dead && self.enter(State::Validating, now)
     }
 
-    /// As if it had sent many packets.
-    /// Lets the link be known to be slow.
+    /// Marks the link as slow with this rate, as if the path had sent many packets.
     #[cfg(test)]
     pub(crate) fn set_slow_link(&mut self, rate: Rate, now: Instant) {
         self.model.set_slow_link(rate, now);
@@ -801,7 +647,7 @@ impl Path {
         self.forgive();
     }
 
-    /// Starts anew on another address: nothing known of the old one holds.
+    /// Restarts on another address: all measurements of the old one are invalid.
     pub fn handle_moved(&mut self, overhead: u16, now: Instant) {
         self.pmtu.set_overhead(overhead);
         // Answers to what the old address was asked prove nothing of the new one.
@@ -855,8 +701,8 @@ impl Path {
         self.newest = self.next_packet_number - 1;
     }
 
-    /// Lets time pass. `session_used`: when the session last carried a packet. Returns whether the
-    /// state changed.
+    /// Processes timers at `now`. `session_used`: when the session last transferred a packet.
+    /// Returns whether the state changed.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let silent = now.since(self.since);
         if self.is_exhausted() && self.state != State::Dead {
@@ -871,12 +717,12 @@ impl Path {
     }
 }
 
-/// What a path starts with.
+/// Initial parameters of a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Its id.
+    /// Id of the path.
     pub id: PathId,
-    /// Which side drives the probing of silent paths.
+    /// Side that probes the path while it is unresponsive.
     pub probing: Probing,
     /// The user's limit.
     pub cap: Option<Rate>,

@@ -1,51 +1,54 @@
-//! What a path can carry: its rate, its delay, and how much to keep in flight.
+//! Model of a path: its rate, its delay, and how much data may be in flight.
 //!
-//! A model joins what is known of a path's delays ([`Times`]) with a controller
-//! ([`super::control`]), which follows what the reports say, and with the user's limit.
+//! A model joins the known delays of a path ([`Times`]) with a controller ([`super::control`]),
+//! which processes the reports, and with the user's limit.
 //!
-//! Source: delivery rate estimation after draft-cheng-iccrg-delivery-rate-estimation.
-//! Units: rates and windows count UDP payload bytes.
+//! Source: delivery rate estimation after draft-cheng-iccrg-delivery-rate-estimation. Units: rates
+//! and windows count UDP payload bytes.
 
 use hawser_units::{Bytes, Duration, Instant, MeasuredRate, PredictedRate, Rate};
 
 use super::FULL_PACKET;
-use super::control::{Company, Control, Controller, GROWTH, MIN_WINDOW, Sample, Stake, TRAIN};
+use super::control::{Competitors, Control, Controller, GROWTH, MIN_WINDOW, QueueShare, Sample, TRAIN};
 use super::delay::Delay;
 use super::policing::{self, Policing};
 use super::saturation::{self, Saturation};
 use super::times::{BUSY_REPORT_DELAY, Times};
 
-/// A path is paced no slower, whatever is measured or configured: at a rate of zero the next packet
-/// would never come.
-const LEAST: Rate = Rate::from_bps(64_000);
+/// Minimum pacing rate, regardless of measurements and configuration: at a rate of zero the next
+/// packet would never be sent. docs/design/path-model.md, "Assumptions and how they fail", has its
+/// effect on a link of 30 kbit/s.
+const MIN: Rate = Rate::from_bps(64_000);
 
-/// Bytes of headers that a link carries with each datagram. Source: IPv4, UDP and Ethernet, as the
-/// rates of scenarios count; what a modem adds is not known, and less than that.
+/// Bytes of headers of each datagram on a link. Source: IPv4, UDP and Ethernet, as the rates of
+/// scenarios count; the headers of a modem are unknown, and shorter.
 pub(crate) const LINK_HEADERS: u64 = 42;
 
 /// Lifetime of the minimum delay of a slow link; afterwards a new one is measured, as the route may
 /// have changed. Source: six times as long as on other links.
 const MIN_DELAY_LIFETIME: Duration = Duration::from_secs(60);
 
-/// What a path is filled to for the sake of its pauses: the 64 packets that access points keep for
-/// a station (mac80211 `STA_MAX_TX_BUFFER`), less the first ones that are handed over.
-const KEPT: u64 = 60 * FULL_PACKET;
+/// Bytes in flight that bridge a path's pauses. Source: access points buffer 64 packets for a
+/// station (`STA_MAX_TX_BUFFER` of linux/net/mac80211/sta_info.h), less the first packets, which
+/// are handed over.
+const PAUSE_WINDOW: u64 = 60 * FULL_PACKET;
 /// The longest pause that is made up for: less than the one after which a receiver takes a path for
-/// silent (350 ms, [`crate::resequencer`]).
+/// silent (350 ms, [`crate::resequencer`]). Source: `PAUSE` of `resequencer/mod.rs` less 100 ms.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// Time without a sample after which a rate that is far below what the path has carried is
-/// forgotten; doubled each time that it was right. Reason: a rate is sampled in each round trip
-/// while a path is used, and the first packets on a slow path wait for up to a second.
+/// Time without a sample after which a rate far below the path's highest rate is discarded; doubled
+/// each time that the rate was right. Reason: a rate is sampled in each round trip while a path is
+/// used, and the first packets on a slow path wait for up to a second.
 ///
 /// Source: docs/design/path-model.md, rates that nothing samples.
 const FIRST_STALE: Duration = Duration::from_secs(5);
-/// Longest of these times. Reason: four doublings.
+/// Maximum time without a sample after which a rate is discarded. Reason: four doublings of
+/// [`FIRST_STALE`].
 ///
 /// Source: docs/design/path-model.md, rates that nothing samples.
 const MAX_STALE: Duration = Duration::from_secs(80);
-/// Share of what the path has carried below which a rate is doubted. Reason: schedulers use a path
-/// beside others at more than that, and so sample it.
+/// Share of the path's highest rate below which a rate is doubted. Reason: schedulers use a path
+/// with a higher share beside others, and so sample its rate.
 ///
 /// Source: docs/design/path-model.md, rates that nothing samples.
 const DOUBTED: f64 = 0.25;
@@ -67,12 +70,12 @@ pub struct Model {
     saturation: Saturation,
     /// The time since which a slow link's least delay has been kept.
     retained_since: Option<Instant>,
-    /// Packets wait for so long before the path hands them over together.
+    /// Time that packets wait until the path hands them over as one batch.
     pause: Duration,
 }
 
 impl Model {
-    /// A model that knows nothing yet. `cap`: the user's limit.
+    /// Creates a model without measurements. `cap`: the user's limit.
     #[must_use]
     pub fn new(control: Control, cap: Option<Rate>, now: Instant) -> Self {
         Self {
@@ -107,25 +110,26 @@ impl Model {
         self.policing.limit().map_or(rate, |limit| rate.min(limit))
     }
 
-    /// The rate to reckon with; see [`Controller::expected_rate`].
+    /// Returns the expected rate; see [`Controller::expected_rate`].
     pub(super) fn expected_rate(&self) -> Rate {
         self.policed(self.controller.expected_rate(&self.times))
     }
 
-    /// The highest rate of late, which a link that swings may carry again soon.
+    /// Returns the highest recent rate, which a link with a varying rate may reach again soon.
     #[must_use]
     pub fn peak_rate(&self) -> Rate {
         self.policed(self.controller.peak_rate().max(self.controller.rate()))
     }
 
-    /// What the path is expected to carry in two round trips: four times the rate to reckon with
-    /// while it grows, as it doubles each round trip. Zero when nothing is known.
+    /// Returns the rate expected in two round trips: four times the present rate while it grows,
+    /// since it doubles each round trip. Zero while unknown.
     #[must_use]
     pub fn soon(&self) -> PredictedRate {
         self.predicted(GROWTH)
     }
 
-    /// The same in four round trips: sixteen times the rate while the path grows.
+    /// Returns the predicted rate in four round trips: sixteen times the measured rate while the
+    /// path grows.
     #[must_use]
     pub fn later(&self) -> PredictedRate {
         self.predicted(GROWTH * GROWTH)
@@ -144,14 +148,14 @@ impl Model {
         PredictedRate::grown(MeasuredRate::new(expected), growth)
     }
 
-    /// Whether the path's capacity is still being found by sending ever more: it carried more in
-    /// the last round than before.
+    /// Returns whether the controller still searches the path's capacity: the last round delivered
+    /// more than the one before.
     #[must_use]
     pub fn is_growing(&self) -> bool {
         self.controller.is_growing() && self.policing.limit().is_none()
     }
 
-    /// What the controller does at present, in its own words.
+    /// Returns the name of the controller's state.
     #[must_use]
     pub fn state(&self) -> &'static str {
         match self.policing.limit() {
@@ -166,17 +170,17 @@ impl Model {
         self.times.round_trip()
     }
 
-    /// The round trip without a queue on the way forward; zero when nothing is known.
+    /// Returns the round trip without a queue in the forward direction; zero if nothing is known.
     #[must_use]
     pub fn base_round_trip(&self) -> Duration {
         self.times.base_round_trip()
     }
 
-    /// What the link is known to carry by what packets take because of their size, or what
-    /// [`Self::soon`] says where that is more; `None` where size makes no difference.
+    /// Returns the rate of the link derived from the size-dependent delay of packets, or
+    /// [`Self::soon`] if that is more; `None` if the size makes no difference.
     pub(crate) fn link(&self) -> Option<Rate> {
         let link = self.slow_link()?;
-        // What a standing queue shows is measured, and more than any expectation.
+        // The rate shown by a standing queue is measured, and takes precedence over a prediction.
         let soon = self.soon().rate();
         Some(if self.saturation.rate().is_some() {
             link
@@ -185,7 +189,7 @@ impl Model {
         })
     }
 
-    /// Lets the link be known to be slow.
+    /// Sets the known rate of a slow link.
     #[cfg(test)]
     pub(crate) fn set_slow_link(&mut self, rate: Rate, now: Instant) {
         self.saturation.set(rate, now);
@@ -203,7 +207,7 @@ impl Model {
         self.times.delay()
     }
 
-    /// How long a report may take before the path is suspected.
+    /// Returns how late a report may be before the path becomes suspect.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.times.timeout()
@@ -217,10 +221,7 @@ impl Model {
             (Some(paced), Some(limit)) => Some(paced.min(limit)),
             (paced, limit) => paced.or(limit),
         };
-        match (
-            paced.map(|rate| rate.max(LEAST)),
-            self.cap.map(|cap| cap.max(LEAST)),
-        ) {
+        match (paced.map(|rate| rate.max(MIN)), self.cap.map(|cap| cap.max(MIN))) {
             (Some(paced), Some(cap)) => Some(paced.min(cap)),
             (paced, cap) => paced.or(cap),
         }
@@ -231,7 +232,7 @@ impl Model {
     pub fn window(&self) -> u64 {
         let window = self.controller.window(&self.times).min(self.policed_window());
         let kept = self.controller.rate().bytes_in(self.pause).0;
-        window + kept.min(KEPT.saturating_sub(window))
+        window + kept.min(PAUSE_WINDOW.saturating_sub(window))
     }
 
     /// Bytes in flight that a policer lets pass in a round trip and a half.
@@ -242,9 +243,10 @@ impl Model {
         })
     }
 
-    /// Packets wait for so long before the path hands them over together, as an access point keeps
-    /// them for a station that is on another channel. A path that makes them wait for longer gets
-    /// no more on its way for that: what waits there holds up what comes over others.
+    /// Sets for how long packets wait until the path hands them over as one batch, as an access
+    /// point buffers them for a station that is on another channel. A path with longer pauses gets
+    /// no additional data in flight for them, since waiting data would delay what arrives over
+    /// other paths.
     pub fn set_pause(&mut self, pause: Duration) {
         self.pause = if pause <= LONGEST_PAUSE {
             pause
@@ -258,7 +260,7 @@ impl Model {
         self.cap = cap;
     }
 
-    /// Takes in one report.
+    /// Processes one report.
     pub fn on_sample(&mut self, sample: &Sample, now: Instant) {
         self.times.on_round_trip(sample.delay.round_trip());
         let best = self.peak_rate();
@@ -275,7 +277,7 @@ impl Model {
             ..*sample
         };
         if self.controller.never_meets_an_empty_queue() {
-            self.times.keep_least(now);
+            self.times.update_minimum(now);
         } else if self.retains_min_delay(now) {
             self.times.retain_min_delay(now);
         }
@@ -316,9 +318,9 @@ impl Model {
         age < MIN_DELAY_LIFETIME
     }
 
-    /// Forgets a rate that is far below what the path has carried and that nothing has sampled for
-    /// some time: schedulers give a slow path nothing beside others, so it would never be sampled
-    /// again. A path without a rate is given data, which finds it by slow start.
+    /// Discards a rate that is far below the path's highest rate and has no sample for some time:
+    /// schedulers give a slow path nothing beside others, so it would never be sampled again. A
+    /// path without a rate receives data, and slow start measures it.
     fn doubt(&mut self, sample: &Sample, now: Instant) {
         let rate = self.controller.rate();
         self.best = self.best.max(self.controller.peak_rate()).max(rate);
@@ -337,13 +339,14 @@ impl Model {
         }
     }
 
-    /// What it has of a queue that others fill too; `None` while it competes with nobody.
-    pub(crate) fn stake(&self) -> Option<Stake> {
-        self.controller.stake()
+    /// Returns the path's share of a queue that other senders also fill; `None` while it has no
+    /// competitors.
+    pub(crate) fn queue_share(&self) -> Option<QueueShare> {
+        self.controller.queue_share()
     }
 
-    /// Begins with what is known of the path from before: the round trip, and half of the window
-    /// that it filled then.
+    /// Begins with earlier measurements of the path: the round trip, and half of the window that it
+    /// filled.
     ///
     /// Source: draft-ietf-tsvwg-careful-resume section 3.2 (the unvalidated phase jumps to half of
     /// the saved window).
@@ -352,18 +355,18 @@ impl Model {
         self.controller.resume(rate.bytes_in(round_trip).0 / 2);
     }
 
-    /// Others of the session compete in the same queue.
-    pub(super) fn set_company(&mut self, company: Company, packet_numbers: (u64, u64), now: Instant) {
-        self.controller.set_company(company, packet_numbers, now);
+    /// Sets the other paths of the session that compete in the same queue.
+    pub(super) fn set_competitors(&mut self, company: Competitors, packet_numbers: (u64, u64), now: Instant) {
+        self.controller.set_competitors(company, packet_numbers, now);
     }
 
-    /// Takes in a round trip; one of a probe comes without anything else.
+    /// Processes a round trip; a probe provides no other measurement.
     pub fn on_round_trip(&mut self, rtt: Duration) {
         self.times.on_round_trip(rtt);
     }
 }
 
-/// Lets packets out at a rate, in small bursts.
+/// Paces packets at a rate, in small bursts.
 #[derive(Debug)]
 pub struct Pacer {
     next: Instant,
@@ -371,23 +374,26 @@ pub struct Pacer {
 }
 
 impl Default for Pacer {
-    /// That of a path.
+    /// Returns the pacer of a path.
     fn default() -> Self {
         Self::new(CATCH_UP)
     }
 }
 
-/// How far ahead of its time a packet may go: what batching needs at high rates, half a millisecond
-/// of queue at most.
+/// Maximum advance of a packet against its time: as much as batching needs at high rates, half a
+/// millisecond of queue at most. Half and twice of it change goodput by at most 0.9 %, and the
+/// share beside CUBIC by 1 and -2 % (docs/notebook/path-model.md, "Sensitivity").
 const LEAD: Duration = Duration::from_micros(500);
-/// How much lateness of the driver a path makes up for: a machine that sleeps longer has lost
-/// the link time.
+/// Lateness of the driver that a path compensates; a machine that sleeps longer has lost the link
+/// time. Half and twice of it change goodput by at most 0.7 % (docs/notebook/path-model.md,
+/// "Sensitivity").
 const CATCH_UP: Duration = Duration::from_millis(8);
-/// How long packets that did not wait their turn hold back those that do.
+/// Maximum delay of paced packets by packets that were not paced. No suite of
+/// docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of it.
 const DEBT: Duration = Duration::from_millis(50);
 
 impl Pacer {
-    /// One that makes up for so much lateness of the driver.
+    /// Creates a pacer that compensates this lateness of the driver.
     #[must_use]
     pub fn new(catch_up: Duration) -> Self {
         Self {
@@ -396,7 +402,7 @@ impl Pacer {
         }
     }
 
-    /// Bytes that may go now; at least `packet` when anything may go.
+    /// Returns the bytes that may be sent now: 0, or at least `packet`.
     #[must_use]
     pub fn credit(&self, rate: Option<Rate>, packet: u64, now: Instant) -> u64 {
         let Some(rate) = rate else { return u64::MAX };
@@ -411,14 +417,14 @@ impl Pacer {
         }
     }
 
-    /// When a packet of `packet` bytes may go.
+    /// Returns when a packet of `packet` bytes may be sent.
     #[must_use]
     pub fn ready_at(&self, rate: Option<Rate>, packet: u64) -> Instant {
         let Some(rate) = rate else { return Instant::ZERO };
         self.next.min(self.next + rate.time_for(Bytes(packet)) - LEAD)
     }
 
-    /// Takes note of `bytes` that went.
+    /// Records `bytes` that were sent.
     pub fn on_sent(&mut self, rate: Option<Rate>, bytes: u64, now: Instant) {
         if let Some(rate) = rate {
             let time = rate.time_for(Bytes(bytes));

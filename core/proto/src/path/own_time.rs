@@ -1,48 +1,52 @@
-//! How long a link takes for a packet because of its size: on a slow one, more than all else.
+//! Size-dependent delay of a packet: on a slow link it exceeds all other delays.
 //!
-//! A packet without a queue takes `b + w l`: `l` its size, `w` what the link takes for each byte.
-//! The least delay of small packets is known from probes and reports; what a larger packet takes
-//! beyond it, by the bytes that it is larger by, is `w` and whatever queue it met. The least of
-//! these in two windows is `w`. No link that delivers at a rate takes longer for a byte than that
-//! rate says.
+//! The delay of a packet without a queue is `b + w l`, where `l` is its size and `w` the time of
+//! the link for each byte. Probes and reports give the minimum delay of small packets. The excess
+//! delay of a larger packet, divided by its additional bytes, is `w` plus the queue that it met.
+//! The minimum of these values in two windows is `w`. The measured delivery rate bounds `w` from
+//! above.
 //!
-//! It fails where no small packet has been seen yet, and where every larger one meets a queue of
+//! It fails before a small packet has been measured, and where every larger packet meets a queue of
 //! others that small ones do not meet: `w` is then too large until the delivery rate bounds it.
 //!
 //! Source: Bellovin, "A best-case network performance model" (1992), and Jacobson, "pathchar"
-//! (1997): the least delay as a function of the size. Units: sizes are UDP payload bytes.
+//! (1997): the minimum delay as a function of the size. Units: sizes are UDP payload bytes.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use super::FULL_PACKET;
-use super::delay::{Least, Measured, QUEUE_ALLOWANCE};
+use super::delay::{Measured, Minimum, QUEUE_ALLOWANCE};
 
-/// Packets that are small: probes, answers and reports. Units: bytes.
+/// Maximum size of a small packet: a probe, an answer or a report. Units: bytes. Source: our
+/// choice, above a report of 124 bytes; packets are large from twice of it on, so that the two
+/// groups differ in transmission time.
 const SMALL: u32 = 128;
 
-/// What of a byte's time may be jitter, ns.
+/// Part of a byte's time that may be jitter. Source: [`QUEUE_ALLOWANCE`], for each byte of a full
+/// packet. Units: nanoseconds.
 const JITTER: u64 = (QUEUE_ALLOWANCE.as_nanos() / FULL_PACKET as u128) as u64;
-/// A least that falls by no more is the same. Units: microseconds.
+/// Maximum decrease of a minimum that does not count as a change. Source: the precision of a mean,
+/// `PRECISION_US` of `path/delay.rs`. Units: microseconds.
 const PRECISION_US: i32 = 1_000;
 
-/// What a link takes for each byte.
+/// Time of a link per byte.
 ///
 /// Cost: O(1) a report.
 #[derive(Debug, Default)]
 pub(super) struct OwnTime {
     /// The least delay of small packets, us, as if they had no size.
-    small: Least,
-    /// What larger ones take for a byte beyond that, ns.
-    per_byte: Least,
-    /// It was taken beyond a least that was too large: it holds until there is a better one.
+    small: Minimum,
+    /// Excess time of larger packets per byte, ns.
+    per_byte: Minimum,
+    /// Marks a value that was taken with a minimum that was too large; it is valid until a better
+    /// one is known.
     is_outdated: bool,
     /// The least that a byte takes by the delivery rate, ns; `None` before that is known.
     bound: Option<i32>,
 }
 
 impl OwnTime {
-    /// Takes in a report of packets of a mean size; `rate`: what the path has delivered at its
-    /// best.
+    /// Processes a report of packets of a mean size; `rate`: the highest delivery rate of the path.
     pub(super) fn on_report(&mut self, measured: &Measured, rate: Rate, now: Instant) {
         self.bound = (rate != Rate::ZERO).then(|| nanos(rate.time_for(Bytes(1_000))) / 1_000);
         if measured.size <= SMALL {
@@ -77,28 +81,29 @@ impl OwnTime {
         }
     }
 
-    /// Lets what is known grow no older.
+    /// Keeps the known values from expiring.
     pub(super) fn keep(&mut self, now: Instant) {
         self.small.keep(now);
         self.per_byte.keep(now);
     }
 
-    /// What a byte takes, ns.
+    /// Returns the time per byte, ns.
     fn per_byte(&self) -> u64 {
         let known = self.per_byte.get().unwrap_or(0);
         let known = self.bound.map_or(known, |bound| known.min(bound));
         u64::try_from(known).unwrap_or(0)
     }
 
-    /// What a packet of so many bytes takes because of its size. What of a full packet may be
-    /// jitter is left out, and no step is made where it ends.
+    /// Returns the size-dependent delay of a packet of this many bytes. The part of a full packet's
+    /// delay that may be jitter is subtracted, without a step at its end.
     pub(super) fn of(&self, bytes: u64) -> Duration {
         let per_byte = self.per_byte();
         let clear = 2 * per_byte.saturating_sub(JITTER);
         Duration::from_nanos(per_byte.min(clear).saturating_mul(bytes))
     }
 
-    /// The rate of the link by this; `None` where a packet's size makes too little difference.
+    /// Returns the rate of the link derived from this; `None` if a packet's size makes too little
+    /// difference.
     pub(super) fn rate(&self) -> Option<Rate> {
         let per_byte = self.per_byte();
         (per_byte >= 2 * JITTER).then(|| Rate::from_bps(8_000_000_000 / per_byte))

@@ -1,8 +1,8 @@
-//! Recognition of a policer: a token bucket in the network that drops what exceeds its rate and
+//! Detection of a policer: a token bucket in the network that drops packets above its rate and
 //! never queues.
 //!
-//! A queue that overflows is known by its delay. A policer shows no delay: a path loses a share of
-//! its packets, delivers one rate at every sending rate, and its queue stays empty. The rate is
+//! A queue that overflows is recognised by its delay. A policer adds no delay: a path loses a share
+//! of its packets, delivers one rate at every sending rate, and its queue stays empty. The rate is
 //! measured from loss to loss, when the bucket is empty both times, so its depth does not matter.
 //! Pacing at that rate must end the losses; where it does not, the losses are chance.
 //!
@@ -19,12 +19,12 @@
 //!                                                                    +--------+
 //! ```
 //!
-//! It fails for a policer with a bucket that lasts for minutes, which is found again each time, and
-//! for several sessions that share one policer, whose rate differs from interval to interval.
+//! It fails for a policer with a bucket that lasts for minutes, which is detected again each time,
+//! and for several sessions that share one policer, whose rate differs from interval to interval.
 //!
 //! Source: `bbr_lt_bw_sampling` of Linux `tcp_bbr.c` (intervals from loss to loss, two of a rate);
 //! Flach et al., "An Internet-Wide Analysis of Traffic Policing" (SIGCOMM 2016) section 3.
-//! Deviates: an empty queue is asked for, the rate is tried, and a tenth of losses is enough.
+//! Deviates: an empty queue is required, the rate is tested, and a loss of a tenth is sufficient.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
@@ -66,7 +66,7 @@ const SETTLE_ROUNDS: u32 = 2;
 ///
 /// Source: docs/design/path-model.md, policers.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Longest trial. Reason: a path that carries so few packets in it needs no limit.
+/// Longest trial. Reason: a path with so few packets in this time needs no limit.
 ///
 /// Source: docs/design/path-model.md, policers.
 const MAX_TRIAL: Duration = Duration::from_secs(8);
@@ -75,7 +75,8 @@ const MAX_TRIAL: Duration = Duration::from_secs(8);
 ///
 /// Source: docs/design/path-model.md, policers.
 const FIRST_HOLD: Duration = Duration::from_secs(5);
-/// Longest of these. Reason: four doublings.
+/// Maximum time for which a policed path keeps its limit before it tries a higher one. Reason: four
+/// doublings of [`FIRST_HOLD`].
 ///
 /// Source: docs/design/path-model.md, policers.
 const MAX_HOLD: Duration = Duration::from_secs(80);
@@ -85,7 +86,7 @@ const MAX_HOLD: Duration = Duration::from_secs(80);
 ///
 /// Source: docs/design/path-model.md, policers.
 const FIRST_REJECTION: Duration = Duration::from_secs(30);
-/// Longest of these. Reason: four doublings.
+/// Maximum time for which no candidate is accepted. Reason: four doublings of [`FIRST_REJECTION`].
 ///
 /// Source: docs/design/path-model.md, policers.
 const MAX_REJECTION: Duration = Duration::from_secs(480);
@@ -123,7 +124,7 @@ pub(super) struct Seen {
     pub(super) packets: u64,
     /// Packets found lost since the last report.
     pub(super) lost: u64,
-    /// A queue stands.
+    /// Records that a queue persists.
     pub(super) is_queued: bool,
     /// The smoothed round trip.
     pub(super) round_trip: Duration,
@@ -228,7 +229,7 @@ impl Policing {
         }
     }
 
-    /// Takes in one report.
+    /// Processes one report.
     pub(super) fn on_report(&mut self, seen: &Seen, now: Instant) {
         match &mut self.phase {
             Phase::Rejected { until } if now >= *until => self.phase = Phase::Free,

@@ -1,4 +1,4 @@
-//! When a path is probed, with what, and what its answers say.
+//! Probes of a path: when they are sent, their contents, and their answers.
 
 use hawser_units::{Bytes, Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Path {
-    /// Takes in the reply to a probe. Returns whether the state changed.
+    /// Processes the reply to a probe. Returns whether the state changed.
     pub fn handle_probe_reply(&mut self, token: u64, now: Instant) -> bool {
         let Some(&(_, sent_at)) = self
             .tokens
@@ -45,7 +45,8 @@ impl Path {
         }
     }
 
-    /// Whether the session carries traffic at present: decides how often quiet paths are looked at.
+    /// Returns the interval between probes of an idle path, by whether the session transfers
+    /// traffic at present.
     fn keepalive(&self, session_used: Instant, now: Instant) -> Duration {
         if now.since(self.since) < ACQUAINT_FOR {
             PROBE_INTERVAL
@@ -56,7 +57,7 @@ impl Path {
         }
     }
 
-    /// When [`Self::handle_timeout`] or [`Self::poll_probe`] has something to do next.
+    /// Returns when [`Self::handle_timeout`] or [`Self::poll_probe`] has an output next.
     #[must_use]
     pub fn poll_timeout(&self, session_used: Instant, now: Instant) -> Instant {
         let state = match self.state {
@@ -85,12 +86,11 @@ impl Path {
         }
     }
 
-    /// When the end of a burst is to be followed by a probe: its loss would show at no later
-    /// packet.
+    /// Returns when a probe follows the end of a burst, whose loss no later packet would show.
     ///
     /// Source: RFC 8985 section 7 (tail loss probe). Deviates: after a fixed time, because the
-    /// probe is small and carries nothing. A slow path is quiet between the packets of a burst: it
-    /// has ended when the next but one could have been sent too.
+    /// probe is small and contains no data. A slow path pauses between the packets of a burst: the
+    /// burst has ended when the next packet but one could have been sent too.
     fn tail_due(&self) -> Instant {
         let is_burst = self.packets_in_flight() >= BURST && self.eliciting_sent > self.tail_probed;
         if self.state == State::Active && is_burst {
@@ -102,9 +102,9 @@ impl Path {
         }
     }
 
-    /// When a small packet is to show again what packets take without their size: twice in each
-    /// window of the least delay, and when it meets no queue. On a slow link, which carries data
-    /// alone, nothing else shows it.
+    /// Returns when a small packet measures the size-independent delay again: twice in each window
+    /// of the base delay, and when it meets no queue. On a slow link that transfers only data
+    /// nothing else measures it.
     fn size_due(&self, session_used: Instant, now: Instant) -> Instant {
         if self.model.link().is_none() || now.since(session_used) >= BUSY_FOR {
             return Instant::FAR_FUTURE;
@@ -128,7 +128,7 @@ impl Path {
         }
     }
 
-    /// A probe that is due now.
+    /// Returns a probe that is due now.
     pub fn poll_probe(&mut self, session_used: Instant, now: Instant) -> Option<Probe> {
         if self.pmtu_due() <= now {
             let token = self.issue_token(now, false);

@@ -1,9 +1,8 @@
-//! Recognises a slow link by a queue that stands while it carries little.
+//! Detection of a slow link by a queue that persists while the link delivers little.
 //!
-//! What packets take because of their size tells a slow link's rate ([`super::own_time`]), once
-//! packets of two sizes have passed. Where small packets fill the link, no larger one passes. Then
-//! what the link delivers while its queue stands is its rate, less the headers that the link
-//! counts.
+//! The size-dependent delay shows a slow link's rate ([`super::own_time`]) once packets of two
+//! sizes have passed. If small packets fill the link, no larger one passes. Then the delivery rate
+//! while the queue persists is the link's rate, less the headers that the link counts.
 //!
 //! ```text
 //!            a long queue for STANDS_FOR, little delivered
@@ -12,8 +11,8 @@
 //!      +------------- more than SLOW delivered, or raised to it +
 //! ```
 //!
-//! It is wrong where others fill a fast link's queue for longer than that and this side has sent
-//! little all the time; the link is then taken for slow until this side sends more.
+//! It is wrong if other senders fill a fast link's queue for longer than this while this side sends
+//! little. The link then counts as slow until this side sends more.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
@@ -22,29 +21,31 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 const LONG: Duration = Duration::from_millis(100);
 /// The rate is measured over this time while the queue is long. Source: ten packets of a call.
 const STANDS_FOR: Duration = Duration::from_millis(500);
-/// Larger packets tell the rate of a link by their size. Source: `path/own_time.rs` reckons with
-/// packets of more than this. Units: bytes of UDP payload.
+/// Size up to which packets count as small; larger packets show the rate of a link by their size.
+/// Source: `path/own_time.rs` uses packets of more than this. Units: bytes of UDP payload.
 const SMALL: u32 = 256;
 /// Time without a long queue after which a known rate is raised: a link whose rate has risen is
-/// found in a minute, and another one shows a queue of [`LONG`].
+/// found in a minute, and another one shows a queue of [`LONG`]. Source: docs/design/path-model.md,
+/// "Packet size on slow links".
 const RAISED_AFTER: Duration = Duration::from_secs(10);
-/// It is raised by this factor. Source: BBR probes for more with 1.25 times the rate.
+/// Factor by which the known rate is raised. Source: BBR probes with 1.25 times the rate.
 const RAISE: f64 = 1.25;
-/// A measured rate lowers the known one no further than by this factor. Reason: what is measured
-/// while little is sent is not what the link carries.
+/// Factor by which a measured rate lowers the known one at most: a rate that is measured while
+/// little is sent is not that of the link. Source: our choice, the inverse of [`RAISE`], so that a
+/// wrong step down is undone by the next probe.
 const LOWERED: f64 = 0.8;
 /// Bytes that may be on a known link before a packet without a queue. Source: a piece of a transfer
 /// and a bundle of a call, with their headers.
 const BETWEEN: Bytes = Bytes(600);
-/// Links that carry more are not slow. Source: a full packet takes 100 ms.
+/// Highest rate of a slow link. Source: a full packet takes 100 ms.
 pub(super) const SLOW: Rate = Rate::from_bps(120_000);
 
-/// A report, as far as it counts here.
+/// The values of a report that are used here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// The queue that its packets met.
+    /// The queueing delay of its packets.
     pub(super) queue: Duration,
-    /// Their bytes, with the headers that a link counts.
+    /// Bytes of its packets, including the headers on the link.
     pub(super) bytes: u64,
     /// Their mean size.
     pub(super) size: u32,
@@ -70,8 +71,8 @@ pub(super) struct Saturation {
 }
 
 impl Saturation {
-    /// Takes in a report of `bytes` in packets of a mean `size`. `queue`: what they met; `best`:
-    /// the highest rate that the path has delivered lately.
+    /// Processes a report of `bytes` in packets of a mean `size`. `queue`: their queueing delay;
+    /// `best`: the highest recent delivery rate of the path.
     pub(super) fn on_report(&mut self, seen: Seen, best: Rate, now: Instant) {
         let Seen { queue, bytes, size } = seen;
         if best > SLOW {
@@ -119,7 +120,7 @@ impl Saturation {
         self.known = (raised <= SLOW).then_some((raised, at + RAISED_AFTER));
     }
 
-    /// Lets a link be known to carry this rate.
+    /// Sets the known rate of a link.
     #[cfg(test)]
     pub(super) fn set(&mut self, rate: Rate, now: Instant) {
         self.known = Some((rate, now));

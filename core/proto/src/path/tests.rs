@@ -1,3 +1,4 @@
+use hawser_wire::data::Feedback;
 use proptest::prelude::*;
 
 use super::*;

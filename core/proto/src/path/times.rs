@@ -1,4 +1,4 @@
-//! How long packets take on a path, with and without a queue: what every controller is shown.
+//! Delays of packets on a path, with and without a queue: the input of every controller.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
@@ -7,14 +7,17 @@ use super::delay::{Delay, Measured, QUEUE_ALLOWANCE};
 use super::own_time::OwnTime;
 use crate::smoothed::Smoothed;
 
-/// How long reports of a busy path wait at the receiver: its interval between reports (`ingress`: 5
-/// ms) and 1 ms. The window has room for it.
+/// Delay of a busy path's reports at the receiver. Source: the interval between reports
+/// (`REPORT_INTERVAL` of `ingress.rs`, 5 ms) and 1 ms, as far as the window allows. Half and twice
+/// of it change goodput by at most 1.5 % (docs/notebook/path-model.md, "Sensitivity").
 pub(super) const BUSY_REPORT_DELAY: Duration = Duration::from_millis(6);
-/// Packets that keep their order wait for the latest before them: a stream takes so many deviations
-/// of lone packets longer than they do.
+/// Deviations of isolated packets by which a stream takes longer: packets that keep their order
+/// wait for the latest before them. No suite of docs/notebook/path-model.md, "Sensitivity", changes
+/// by more than 3 % with half or twice of it.
 const LONE_DEVIATIONS: u32 = 2;
 /// A packet's own time on the link is no queue, as the least delay may be that of small probes; no
-/// more than this where the rate is unknown.
+/// more than this where the rate is unknown. No suite of docs/notebook/path-model.md,
+/// "Sensitivity", changes by more than 3 % with half or twice of it.
 const LONGEST_OWN: Duration = Duration::from_millis(50);
 
 /// The round trips and one-way delays of a path.
@@ -29,7 +32,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Times of which nothing is known.
+    /// Creates a state without measurements.
     #[must_use]
     pub(super) fn new(now: Instant) -> Self {
         Self {
@@ -39,8 +42,8 @@ impl Times {
         }
     }
 
-    /// Learns from a report what packets take because of their size, and gives what it says without
-    /// that; `rate`: what the path has delivered at its best.
+    /// Measures the size-dependent delay from a report, and returns the report's values without it;
+    /// `rate`: the highest delivery rate of the path.
     pub(super) fn without_size(&mut self, measured: &Measured, rate: Rate, now: Instant) -> Measured {
         self.own_time.on_report(measured, rate, now);
         let own = self.own_time.of(measured.size.into()).as_micros();
@@ -51,34 +54,35 @@ impl Times {
         }
     }
 
-    /// What packets take because of their size.
+    /// Returns the size-dependent delay of packets.
     pub(super) fn own_time(&self) -> &OwnTime {
         &self.own_time
     }
 
-    /// Takes in what a report says of delays.
+    /// Processes the delays in a report.
     pub(super) fn on_report(&mut self, measured: &Measured, now: Instant) {
         self.delay.on_report(measured, now);
     }
 
-    /// Takes in a round trip; one of a probe comes without anything else.
+    /// Processes a round trip; a probe provides no other measurement.
     pub(super) fn on_round_trip(&mut self, round_trip: Duration) {
         self.smoothed = Some(Smoothed::after(self.smoothed, round_trip));
     }
 
-    /// A round of the path is over; `is_even`: what was sent in it was paced alike ([`Delay`]).
+    /// Processes the end of a round of the path; `is_even` means that its packets were paced evenly
+    /// ([`Delay`]).
     pub(super) fn on_round(&mut self, is_even: bool, own: Duration) {
         self.delay.on_round(is_even, own);
     }
 
-    /// Lets the least delay grow no older: no round is without a queue at present.
-    pub(super) fn keep_least(&mut self, now: Instant) {
+    /// Keeps the minimum delay from expiring, because no round is without a queue at present.
+    pub(super) fn update_minimum(&mut self, now: Instant) {
         self.delay.retain_min(now);
         self.own_time.keep(now);
     }
 
-    /// Lets the least delay grow no older, as a slow link is never idle at present. What packets
-    /// take because of their size is learnt on.
+    /// Keeps the minimum delay from expiring, because a slow link is never idle at present.
+    /// Size-dependent delays are still measured.
     pub(super) fn retain_min_delay(&mut self, now: Instant) {
         self.delay.retain_min(now);
     }
@@ -89,7 +93,7 @@ impl Times {
         self.smoothed.map_or(Duration::ZERO, |known| known.mean)
     }
 
-    /// The round trip without a queue on the way forward; zero when nothing is known.
+    /// Returns the round trip without a queue in the forward direction; zero if nothing is known.
     #[must_use]
     pub(super) fn base_round_trip(&self) -> Duration {
         self.delay.base_round_trip().unwrap_or(self.round_trip())
@@ -101,14 +105,14 @@ impl Times {
         &self.delay
     }
 
-    /// How much longer than the least a one-way delay is.
+    /// Returns by how much a one-way delay exceeds the base delay.
     #[must_use]
     pub(super) fn queue(&self, forward_us: i32) -> Duration {
         self.delay.queue(forward_us)
     }
 
-    /// How long a report may take before the path is suspected: two round trips or four deviations,
-    /// and what reports wait.
+    /// Returns how late a report may be before the path becomes suspect: two round trips or four
+    /// deviations, and the delay of reports.
     #[must_use]
     pub(super) fn timeout(&self) -> Duration {
         let Some(Smoothed { mean, deviation }) = self.smoothed else {
@@ -117,7 +121,7 @@ impl Times {
         mean + (deviation * 4).max(mean / 2) + Duration::from_millis(30)
     }
 
-    /// Whether a queue is more than the path's own irregularity; `peak`: what the link can do.
+    /// Returns whether a queue exceeds the path's own irregularity; `peak`: capacity of the link.
     #[must_use]
     pub(super) fn stands(&self, queue: Duration, peak: Rate) -> bool {
         queue
@@ -130,7 +134,7 @@ impl Times {
     }
 }
 
-/// A full packet's own time on a link of this rate.
+/// Returns the transmission time of a full packet on a link of this rate.
 pub(super) fn own(peak: Rate) -> Duration {
     peak.time_for(Bytes(FULL_PACKET)).min(LONGEST_OWN)
 }

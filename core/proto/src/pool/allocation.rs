@@ -1,30 +1,30 @@
-//! Channels for flows: the most reliable ones for what matters most.
+//! Allocation of channels to flows: the most reliable channels for the most important sub-flows.
 //!
-//! A flow is an ordered list of sub-flows, the most important first; channels are ordered by
-//! reliability. Each sub-flow in turn takes as many of the topmost channels as it needs. When there
-//! is not enough, the least important sub-flows get nothing at all rather than a part of what they
-//! need, so that what is carried is of use. The result depends on the present channels only: when a
-//! more reliable one appears everything shifts up, when the best one goes everything shifts down.
+//! A flow is an ordered list of sub-flows, the most important first. Channels are ordered by
+//! reliability. Each sub-flow in turn gets as many of the first channels as it needs. If the
+//! channels are not sufficient, the least important sub-flows get nothing instead of a part of what
+//! they need, because a part is useless. The result depends on the present channels only: if a
+//! more reliable channel appears, all sub-flows move up; if the best one disappears, all move down.
 
 use hawser_units::{Duration, PathId, Rate};
 
 use super::requirement::Requirement;
 
-/// A channel as allocation sees it.
+/// Properties of a channel that allocation uses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Channel {
-    /// Which.
+    /// Id of the channel.
     pub id: PathId,
-    /// What it carries.
+    /// Rate of the channel.
     pub rate: Rate,
     /// Share of packets lost, 0 to 1.
     pub loss: f64,
-    /// One way.
+    /// Delay in one direction.
     pub delay: Duration,
 }
 
 impl Channel {
-    /// What arrives of what it carries.
+    /// Returns the rate that remains after losses.
     ///
     /// Source: Piconet section III-C.1 (effective bandwidth).
     #[must_use]
@@ -33,8 +33,8 @@ impl Channel {
     }
 }
 
-/// Sorts channels by reliability: least loss first, then least delay, then by id so that equal ones
-/// keep their places.
+/// Sorts channels by reliability: lowest loss first, then lowest delay, then by id so that equal
+/// ones keep their order.
 pub fn sort_by_reliability(channels: &mut [Channel]) {
     channels.sort_by(|a, b| {
         a.loss
@@ -44,17 +44,17 @@ pub fn sort_by_reliability(channels: &mut [Channel]) {
     });
 }
 
-/// What one sub-flow asks for.
+/// Requirement of one sub-flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Its traffic.
+    /// Traffic of the sub-flow.
     pub traffic: Requirement,
-    /// Its packets are of use only this long after they came in; channels with a longer delay are
-    /// not for it.
+    /// Time after arrival during which its packets are useful; channels with a longer delay are
+    /// unsuitable.
     pub deadline: Option<Duration>,
 }
 
-/// What becomes of the bandwidth that a sub-flow leaves of its last channel.
+/// Use of the bandwidth that a sub-flow leaves of its last channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Remainder {
     /// The next sub-flow takes it first: the fewest and most reliable channels for each.
@@ -73,20 +73,21 @@ pub enum Remainder {
 /// A part of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Which channel.
+    /// Id of the channel.
     pub channel: PathId,
-    /// How much of its effective rate: the weight in a weighted round robin over the sub-flow's
-    /// channels, and, on the channel, among the sub-flows that share it.
+    /// Assigned part of the channel's effective rate: the weight in a weighted round robin over the
+    /// sub-flow's channels and, on the channel, among the sub-flows that share it.
     pub rate: Rate,
 }
 
-/// The channels of one sub-flow, most reliable first; empty when it is let go.
+/// The channels of one sub-flow, most reliable first; empty if the sub-flow is dropped.
 pub type Shares = Vec<Share>;
 
-/// Gives channels to the sub-flows of one flow; one [`Shares`] for each, in their order.
+/// Allocates channels to the sub-flows of one flow; returns one [`Shares`] for each, in their
+/// order.
 ///
 /// The first sub-flow is never let go: when all channels together are too little for it, it gets
-/// all of them. Once a sub-flow is let go, so are those after it, which are of no use without it.
+/// all of them. Once a sub-flow is dropped, so are those after it, which are useless without it.
 /// `channels` may be in any order.
 ///
 /// Source: Piconet section III-C.1.
@@ -107,16 +108,17 @@ pub fn allocate(needs: &[Need], channels: &[Channel], remainder: Remainder) -> V
     all
 }
 
-/// A flow beside others.
+/// Requirements of one of several flows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowNeed {
-    /// More is served first; equals share.
+    /// Flows of higher importance are served first; flows of equal importance share.
     pub importance: u8,
-    /// Its sub-flows, most important first.
+    /// Sub-flows, most important first.
     pub subflows: Vec<Need>,
 }
 
-/// Gives channels to many flows: one list of [`Shares`] for each flow, in the order given.
+/// Allocates channels to many flows; returns one list of [`Shares`] for each flow, in the given
+/// order.
 ///
 /// The more important flow takes its channels first, all its sub-flows before the next flow's
 /// first. Flows of equal importance are served level by level, the first sub-flows of all, then the
@@ -158,20 +160,23 @@ pub fn allocate_flows(flows: &[FlowNeed], channels: &[Channel], remainder: Remai
     result
 }
 
-/// Why a flow is not admitted.
+/// Reason why a flow is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejected {
-    /// What the channels have left is less than its first sub-flow needs.
-    #[error("the channels cannot carry the first sub-flow")]
+    /// No channel delivers within the deadline of the first sub-flow.
+    #[error("no channel delivers within the deadline of the first sub-flow")]
+    TooLate,
+    /// Remaining capacity below the requirement of the first sub-flow.
+    #[error("the channels do not have the rate of the first sub-flow")]
     TooLittle,
-    /// It would fit, but a flow of the same or more importance would lose a sub-flow.
+    /// Displacement of a sub-flow of a flow with the same or more importance.
     #[error("flow {0} of no less importance would lose a sub-flow")]
     Displaces(usize),
 }
 
-/// Whether `flow` may join `flows`: its first sub-flow is carried, and no flow of the same or more
-/// importance loses anything.
+/// Returns whether `flow` may join `flows`: its first sub-flow is satisfied, and no flow of the
+/// same or higher importance gets less.
 ///
 /// # Errors
 /// [`Rejected`]: nothing is changed in either case.
@@ -189,7 +194,13 @@ pub fn admit(
         .and_then(|shares| shares.first())
         .is_none_or(Vec::is_empty)
     {
-        return Err(Rejected::TooLittle);
+        let deadline = flow.subflows.first().and_then(|need| need.deadline);
+        let is_late = |channel: &Channel| deadline.is_some_and(|deadline| channel.delay >= deadline);
+        return Err(if !channels.is_empty() && channels.iter().all(is_late) {
+            Rejected::TooLate
+        } else {
+            Rejected::TooLittle
+        });
     }
     let carried = |shares: &[Shares]| shares.iter().filter(|shares| !shares.is_empty()).count();
     let loser = (0..flows.len()).find(|&other| {
@@ -198,7 +209,7 @@ pub fn admit(
     loser.map_or(Ok(()), |other| Err(Rejected::Displaces(other)))
 }
 
-/// What is left of the channels while they are given away.
+/// Remaining capacity of the channels during an allocation.
 struct Pool {
     channels: Vec<Channel>,
     left: Vec<Rate>,
@@ -232,7 +243,8 @@ impl Pool {
         Some(self.commit(&plan))
     }
 
-    /// How much of which channels: the topmost that `may` be taken, until they suffice.
+    /// Plans which channels to use and how much of each: the topmost that `may` accepts, until they
+    /// suffice.
     fn plan(&self, need: &Need, may: impl Fn(usize) -> bool) -> Option<Vec<(usize, Rate)>> {
         let mut plan: Vec<(usize, Rate)> = Vec::new();
         let (mut got, mut longest) = (0u64, Duration::ZERO);

@@ -1,17 +1,16 @@
-//! Which group of channels a bulk transfer should have: the one whose bound on TCP's throughput is
-//! highest.
+//! Choice of the group of channels for a bulk transfer: the group with the highest bound on TCP's
+//! throughput.
 //!
-//! The bounds are for a transfer that lasts, over channels that carry nothing else.
+//! The bounds apply to a long transfer over channels without other traffic.
 //!
-//! Source: Piconet appendix, equations 1 to 5.
-//! Units: bits, seconds; losses are shares from 0 to 1.
+//! Source: Piconet appendix, equations 1 to 5. Units: bits, seconds; losses are shares from 0 to 1.
 
 /// The constant of the bound: what one flow's window follows from the loss rate.
 ///
 /// Source: Piconet appendix, equation 1 (about 1.3).
 pub const WINDOW_CONSTANT: f64 = 1.3;
 
-/// What is known of one channel.
+/// Estimated properties of one channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// Bits per second.
@@ -22,12 +21,12 @@ pub struct Estimate {
     pub loss: f64,
 }
 
-/// What one of two may be preferred to the other for.
+/// Outcome of a comparison of two options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
-    /// The first.
+    /// The first option is better.
     First,
-    /// The second.
+    /// The second option is better.
     Second,
     /// The bounds are equal.
     Either,
@@ -45,8 +44,8 @@ impl Preference {
     }
 }
 
-/// `1 / (R sqrt(p))`: a channel's worth for TCP beside others of the same rate. Infinite without
-/// loss or delay.
+/// `1 / (R sqrt(p))`: a channel's value for TCP, compared with channels of the same rate. Infinite
+/// without loss or delay.
 ///
 /// Source: Piconet equation 2, both sides.
 #[must_use]
@@ -73,7 +72,7 @@ pub fn group_bound(constant: f64, packet_bits: f64, channels: &[Estimate]) -> f6
         .sum()
 }
 
-/// The better of two channels of the same rate.
+/// Returns the better of two channels of the same rate.
 ///
 /// Source: Piconet equation 2.
 #[must_use]
@@ -84,7 +83,7 @@ pub fn prefer_of_equal_rate(first: &Estimate, second: &Estimate) -> Preference {
     )
 }
 
-/// The better of two channels of any rates, if a window follows its channel's rate.
+/// Returns the better of two channels of any rates, if the window follows the channel's rate.
 ///
 /// Source: Piconet equation 3: `S1/S2 * R2/R1` against `sqrt(p1/p2)`.
 #[must_use]
@@ -93,19 +92,19 @@ pub fn prefer(first: &Estimate, second: &Estimate) -> Preference {
     Preference::of(side(first), side(second))
 }
 
-/// How the window constant of a channel with an n-th of the rate stands to that of the whole
+/// Relation between the window constant of a channel with an n-th of the rate and that of the whole
 /// channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// They are the same: equation 5 as printed. It prefers the split nearly always when losses are
+    /// Equal constants: equation 5 as printed. It prefers the split nearly always if losses are
     /// equal.
     Printed,
-    /// It is an n-th too, as equation 3 has it.
+    /// An n-th too, as in equation 3.
     Proportional,
 }
 
 /// Seconds that n channels of an n-th of `rate` add to a round trip: sending a packet takes longer
-/// by `(n - 1) B / S`, and on average it waits half of that for its place in order.
+/// by `(n - 1) B / S`, and on average it waits half of that for its turn.
 ///
 /// Source: Piconet appendix, before equation 5.
 #[must_use]
@@ -128,7 +127,7 @@ pub fn split_sides(whole: &Estimate, losses: &[f64], packet_bits: f64, reading: 
     (worth(whole.round_trip, whole.loss), split)
 }
 
-/// Whether the whole channel (first) or its split (second) is better.
+/// Returns whether the whole channel (first) or its split (second) is better.
 ///
 /// Source: Piconet equation 5.
 #[must_use]
@@ -137,8 +136,20 @@ pub fn prefer_whole(whole: &Estimate, losses: &[f64], packet_bits: f64, reading:
     Preference::of(whole, split)
 }
 
-/// Which of several groups of channels promises a bulk transfer the most; `None` when there is
-/// none.
+/// Returns which of several groups of channels has the highest bound for a bulk transfer; `None` if
+/// there is no group.
+///
+/// Source: Piconet appendix, by [`group_bounds`].
+#[must_use]
+pub fn best_group(groups: &[Vec<Estimate>], packet_bits: f64) -> Option<usize> {
+    group_bounds(groups, packet_bits)
+        .into_iter()
+        .enumerate()
+        .reduce(|best, next| if next.1 > best.1 { next } else { best })
+        .map(|(index, _)| index)
+}
+
+/// Returns the bounds of several groups of channels for a bulk transfer, in bit/s.
 ///
 /// A channel's bound is that of equation 1 with its window in proportion to its share of the
 /// fastest channel's rate (equation 3), its round trip lengthened by the wait for the group's
@@ -148,20 +159,19 @@ pub fn prefer_whole(whole: &Estimate, losses: &[f64], packet_bits: f64, reading:
 /// channel without loss would promise without end; see `a_bound_never_exceeds_the_rates`.
 /// Cost: O(channels).
 #[must_use]
-pub fn best_group(groups: &[Vec<Estimate>], packet_bits: f64) -> Option<usize> {
+pub fn group_bounds(groups: &[Vec<Estimate>], packet_bits: f64) -> Vec<f64> {
     let fastest = groups
         .iter()
         .flatten()
         .map(|channel| channel.rate)
         .fold(0.0, f64::max);
-    let promises = groups.iter().map(|group| promise(group, packet_bits, fastest));
-    promises
-        .enumerate()
-        .reduce(|best, next| if next.1 > best.1 { next } else { best })
-        .map(|(index, _)| index)
+    groups
+        .iter()
+        .map(|group| promise(group, packet_bits, fastest))
+        .collect()
 }
 
-/// What a group promises, in bit/s.
+/// Returns the bound of a group, in bit/s.
 fn promise(group: &[Estimate], packet_bits: f64, fastest: f64) -> f64 {
     let total: f64 = group.iter().map(|channel| channel.rate).sum();
     let of = |channel: &Estimate| {
@@ -183,7 +193,8 @@ fn promise(group: &[Estimate], packet_bits: f64, fastest: f64) -> f64 {
         .sum()
 }
 
-/// Relative differences that the arithmetic itself can make.
+/// Relative differences that the arithmetic itself can make. Source: an operation on doubles of
+/// IEEE 754 has a relative error of at most 1.1e-16, so some thousands of operations stay below.
 const ROUNDING: f64 = 1e-12;
 
 #[cfg(test)]

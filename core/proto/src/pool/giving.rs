@@ -1,57 +1,58 @@
-//! What a member gives of its ways out: how fast, how much, until when, and to whom first.
+//! Sharing of a pool member's uplinks: rate, quota, end, and the turns of takers.
 //!
-//! A member relays datagrams of *takers*. This machine decides which of them go: a rate cap for
-//! each direction, a quota for both together, an end, and fair turns between takers. It holds the
-//! datagrams that wait, and knows nothing of sockets.
+//! A member relays datagrams of *takers*. This machine decides which datagrams are sent: it applies
+//! a rate cap for each direction, a quota for both together, an end, and fair turns between takers.
+//! It stores waiting datagrams, and uses no sockets.
 //!
 //! ```text
 //!   handle_packet --> queue of the taker --> poll_transmit (fair between takers, paced to the cap,
-//!                                            and to what each way out has left)
+//!                                            and to the rate left on each uplink)
 //!   pass          --> at once, where there is neither a cap nor a limit
 //! ```
 //!
-//! Steady state: a queue of at most [`QUEUE_TIME`] at the cap, in all; beyond that, the taker whose
-//! queue is longest loses its newest datagram. Failure: when the quota is used up or the end has
-//! come, nothing passes any more, and what waits is dropped.
+//! Steady state: all queues together contain at most [`QUEUE_TIME`] at the cap. Beyond that, the
+//! taker with the longest queue loses its newest datagram. Failure: when the quota is used up or
+//! the end has come, nothing passes, and waiting datagrams are dropped.
 //!
-//! Pacing is the virtual scheduling algorithm of ITU-T I.371 annex A: a datagram may go when the
-//! virtual clock of the direction is at most [`BURST`] ahead of time. Over any second, at most
-//! `cap * (1 s + BURST)` and one datagram pass. A way out may have a limit of its own, which is
-//! paced in the same way ([`super::yielding`] finds it). Units: sizes are bytes of IP packets.
+//! Pacing is the virtual scheduling algorithm of ITU-T I.371 annex A: a datagram may be sent when
+//! the virtual clock of the direction is at most [`BURST`] ahead of time. Over any second, at most
+//! `cap * (1 s + BURST)` and one datagram pass. An uplink may have a limit of its own, which is
+//! paced in the same manner ([`super::yielding`] computes it). Units: sizes are bytes of IP
+//! packets.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
-/// A device that takes. Numbered by whoever authenticates it.
+/// A taker, numbered by the code that authenticates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TakerId(pub u64);
 
-/// A way out of the member. Numbered by whoever opens it.
+/// Uplink of the member, numbered by the caller that opens it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WayId(pub u16);
+pub struct UplinkId(pub u16);
 
-/// Which way a datagram goes.
+/// Direction of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the taker to its hub.
+    /// Direction from the taker to its hub.
     Up,
-    /// From the hub to the taker.
+    /// Direction from the hub to the taker.
     Down,
 }
 
-/// What the owner of a member allows.
+/// Terms set by the owner of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// At most this in each direction, all takers together.
+    /// Maximum rate in each direction, all takers together.
     pub cap: Option<Rate>,
-    /// At most this in both directions together, all takers together.
+    /// Maximum bytes in both directions together, all takers together.
     pub quota: Option<Bytes>,
-    /// Nothing any more from then on.
+    /// End of the sharing.
     pub until: Option<Instant>,
 }
 
-/// Why nothing is given any more.
+/// Reason why sharing has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// The quota is used up.
@@ -60,20 +61,19 @@ pub enum Over {
     Time,
 }
 
-/// A datagram that may go now.
+/// A datagram that may be sent now.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Granted<P> {
-    /// Whose.
+    /// Taker of the datagram.
     pub taker: TakerId,
     /// The datagram.
     pub packet: P,
 }
 
-/// Decides about the datagrams of all takers.
+/// Decides when the datagrams of all takers are sent.
 ///
-/// Cost: O(takers and their ways out) a datagram, of which there are [`MOST_TAKERS`] at most;
-/// memory bounded by [`QUEUE_TIME`] at the cap, and never more than [`LONGEST_QUEUE`] in each
-/// direction.
+/// Cost: O(takers and their uplinks) per datagram, at most [`MAX_TAKERS`] of them; memory bounded
+/// by [`QUEUE_TIME`] at the cap, and by [`LONGEST_QUEUE`] in each direction.
 #[derive(Debug)]
 pub struct Giving<P> {
     terms: Terms,
@@ -85,21 +85,21 @@ pub struct Giving<P> {
 
 #[derive(Debug)]
 struct Lane<P> {
-    queues: BTreeMap<(TakerId, WayId), Queue<P>>,
+    queues: BTreeMap<(TakerId, UplinkId), Queue<P>>,
     bytes: u64,
-    /// The virtual clock: when all that has gone would have gone at the cap.
+    /// Virtual clock: time at which everything that was sent would have been sent at the cap.
     clock: Instant,
-    /// Ways out that are to carry no more than so much.
-    limits: BTreeMap<WayId, Limit>,
-    /// What a taker that begins to wait is taken to have had.
+    /// Uplinks with a rate limit of their own.
+    limits: BTreeMap<UplinkId, Limit>,
+    /// Service that a taker is assumed to have received when it begins to wait.
     turn: u64,
 }
 
-/// A way out with its own pace.
+/// Rate limit of an uplink.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
     rate: Rate,
-    /// As that of a lane.
+    /// Virtual clock, as that of a lane.
     clock: Instant,
 }
 
@@ -124,7 +124,7 @@ impl<P> Default for Lane<P> {
 }
 
 impl<P> Giving<P> {
-    /// One that has given nothing yet but `carried`, which counts for the quota.
+    /// Creates a member that has already relayed `carried` bytes, which count against the quota.
     #[must_use]
     pub fn new(terms: Terms, carried: Bytes) -> Self {
         Self {
@@ -136,20 +136,20 @@ impl<P> Giving<P> {
         }
     }
 
-    /// Lets a taker in; false when there are too many.
+    /// Admits a taker; returns false if there are too many.
     pub fn handle_taker(&mut self, taker: TakerId) -> bool {
         if self.takers.contains_key(&taker) {
             return true;
         }
-        let has_room = self.takers.len() < MOST_TAKERS;
+        let has_room = self.takers.len() < MAX_TAKERS;
         if has_room {
             self.takers.insert(taker, [0; 2]);
         }
         has_room
     }
 
-    /// Ends it for a taker at once: what waits for it is dropped.
-    pub fn handle_taker_gone(&mut self, taker: TakerId) {
+    /// Ends sharing with a taker at once, and drops its waiting datagrams.
+    pub fn handle_taker_left(&mut self, taker: TakerId) {
         self.takers.remove(&taker);
         for lane in &mut self.lanes {
             lane.queues.retain(|(whose, _), queue| {
@@ -160,7 +160,7 @@ impl<P> Giving<P> {
         }
     }
 
-    /// Why nothing is given any more, if that is so.
+    /// Returns the reason why sharing has ended, if it has.
     #[must_use]
     pub fn over(&self, now: Instant) -> Option<Over> {
         if self.terms.until.is_some_and(|end| now >= end) {
@@ -170,15 +170,14 @@ impl<P> Giving<P> {
         is_spent.then_some(Over::Quota)
     }
 
-    /// Sets how much a way out carries at most in a direction from now on; `None`: no limit of its
-    /// own.
-    pub fn handle_limit(&mut self, way: WayId, direction: Direction, rate: Option<Rate>, now: Instant) {
+    /// Sets the maximum rate of an uplink in a direction from now on; `None`: no limit of its own.
+    pub fn handle_limit(&mut self, way: UplinkId, direction: Direction, rate: Option<Rate>, now: Instant) {
         let limits = &mut self.lanes[direction as usize].limits;
         match rate {
             Some(rate) => {
                 let limit = limits.entry(way).or_insert(Limit { rate, clock: now });
                 limit.rate = rate;
-                // What a slower rate has put off is not put off any longer.
+                // Packets delayed by the slower rate are no longer delayed.
                 limit.clock = limit
                     .clock
                     .min(now + LIMIT_BURST + rate.time_for(Bytes(FULL_PACKET)));
@@ -187,25 +186,25 @@ impl<P> Giving<P> {
         }
     }
 
-    /// Whether datagrams have to be queued one by one; without cap and limit they
+    /// Returns whether datagrams have to be queued singly; without cap and limit they
     /// [`pass`](Self::pass).
     #[must_use]
-    pub fn is_paced(&self, way: WayId, direction: Direction) -> bool {
+    pub fn is_paced(&self, way: UplinkId, direction: Direction) -> bool {
         let lane = &self.lanes[direction as usize];
         self.terms.cap.is_some() || lane.limits.contains_key(&way) || lane.bytes > 0
     }
 
-    /// Whether any datagram waits.
+    /// Returns whether any datagram waits.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.lanes.iter().any(|lane| lane.bytes > 0)
     }
 
-    /// How many of the first datagrams of these sizes go at once, where nothing is paced. The rest
-    /// is to be dropped.
+    /// Returns how many of the first datagrams of these sizes may be sent at once, if nothing is
+    /// paced. The caller drops the rest.
     pub fn pass(
         &mut self,
-        (taker, way): (TakerId, WayId),
+        (taker, way): (TakerId, UplinkId),
         direction: Direction,
         sizes: impl IntoIterator<Item = Bytes>,
         now: Instant,
@@ -221,11 +220,11 @@ impl<P> Giving<P> {
         count
     }
 
-    /// Takes in a datagram, where something is paced. [`poll_transmit`](Self::poll_transmit) says
-    /// when it goes, unless the queue is full.
+    /// Queues a datagram if something is paced. [`poll_transmit`](Self::poll_transmit) returns when
+    /// it is sent, unless the queue is full.
     pub fn handle_packet(
         &mut self,
-        (taker, way): (TakerId, WayId),
+        (taker, way): (TakerId, UplinkId),
         direction: Direction,
         size: Bytes,
         packet: P,
@@ -275,7 +274,7 @@ impl<P> Giving<P> {
         }
     }
 
-    /// The next datagram that may go in a direction now.
+    /// Returns the next datagram that may be sent in a direction now.
     pub fn poll_transmit(&mut self, direction: Direction, now: Instant) -> Option<Granted<P>> {
         if self.over(now).is_some() {
             self.clear();
@@ -286,7 +285,7 @@ impl<P> Giving<P> {
             return None;
         }
         let limits = &lane.limits;
-        let is_free = |way: &WayId| {
+        let is_free = |way: &UplinkId| {
             limits
                 .get(way)
                 .is_none_or(|limit| limit.clock <= now + LIMIT_BURST)
@@ -313,33 +312,35 @@ impl<P> Giving<P> {
         Some(Granted { taker, packet })
     }
 
-    /// When [`poll_transmit`](Self::poll_transmit) has something, or the end comes.
+    /// Returns when [`poll_transmit`](Self::poll_transmit) has an output, or when the sharing ends.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = self.lanes.iter().filter_map(|lane| {
             let waiting = lane.queues.iter().filter(|(_, queue)| !queue.packets.is_empty());
-            let limit = |way: &WayId| lane.limits.get(way).map_or(START, |limit| limit.clock);
-            let free = |way: &WayId| before(lane.clock, BURST).max(before(limit(way), LIMIT_BURST));
+            let limit = |way: &UplinkId| lane.limits.get(way).map_or(START, |limit| limit.clock);
+            let free = |way: &UplinkId| before(lane.clock, BURST).max(before(limit(way), LIMIT_BURST));
             waiting.map(|((_, way), _)| free(way)).min()
         });
         due.chain(self.terms.until).min()
     }
 
-    /// What all takers have had together, in bytes of IP packets: what counts for the quota.
+    /// Returns the bytes of IP packets relayed for all takers together, which count against the
+    /// quota.
     #[must_use]
-    pub fn carried(&self) -> Bytes {
+    pub fn relayed(&self) -> Bytes {
         Bytes(self.carried)
     }
 
-    /// What a taker has had since it came: up and down.
+    /// Returns the bytes relayed for a taker since it arrived: up and down.
     #[must_use]
-    pub fn carried_for(&self, taker: TakerId) -> [Bytes; 2] {
+    pub fn relayed_for(&self, taker: TakerId) -> [Bytes; 2] {
         self.takers
             .get(&taker)
             .map_or([Bytes(0); 2], |both| both.map(Bytes))
     }
 
-    /// Datagrams that were dropped: queues were full, the quota was used up, the end had come.
+    /// Returns the number of datagrams dropped because queues were full, the quota was used up, or
+    /// sharing had ended.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
@@ -392,24 +393,30 @@ fn before(at: Instant, time: Duration) -> Instant {
     Instant::from_nanos(at.since(START).saturating_sub(time).as_nanos() as u64)
 }
 
-const START: Instant = Instant::from_nanos(0);
+const START: Instant = Instant::ZERO;
 
-/// Takers at once, against one device that shows many keys.
-pub const MOST_TAKERS: usize = 64;
-/// How far a direction may be ahead of its cap: half of the 2 % of a second that a cap may be off,
-/// and several times what a timer is late.
+/// Maximum number of takers. Source: a bound on memory against one device that shows many keys; the
+/// number was not measured.
+pub const MAX_TAKERS: usize = 64;
+/// Maximum advance of a direction against its cap: several times the lateness of a timer. Source:
+/// half of the 2 % of a second by which a cap may be exceeded (docs/manual/neighbours.md).
 pub const BURST: Duration = Duration::from_millis(10);
-/// How far a way out may be ahead of its limit: what a timer is late. More would be a queue at the
-/// modem.
+/// Maximum advance of an uplink against its limit: the lateness of a timer. A larger one would
+/// build a queue at the modem. Source: our choice, twice the 1 ms of the driver's timers; less
+/// loses a part of the limit.
 const LIMIT_BURST: Duration = Duration::from_millis(2);
-/// What waits at most, at the cap: the path's model of the taker sees the queue grow and holds
-/// back; a longer one would delay all that is behind it.
+/// Queue limit at the cap: the taker's path model sees the queue grow and reduces its rate; a
+/// longer one would delay all packets behind it. Source: our choice, a round trip of most paths
+/// (the `INTERVAL` of RFC 8289 section 4.3), so that a window that was halved still fills the
+/// limit.
 pub const QUEUE_TIME: Duration = Duration::from_millis(100);
 /// Unit: bytes (RFC 894).
 const FULL_PACKET: u64 = 1_500;
-/// Whatever the cap: a burst of segments of one large packet fits.
+/// Minimum queue limit: a burst of segments of one large packet. Source: the total length of an
+/// IPv4 packet has 16 bits (RFC 791 section 3.1).
 const SHORTEST_QUEUE: u64 = 64 << 10;
-/// Memory that takers can make a member use, in each direction.
+/// Maximum queue limit of a direction. Source: a bound on the memory that takers can make a member
+/// use, 4 MiB.
 pub const LONGEST_QUEUE: u64 = 4 << 20;
 
 #[cfg(test)]

@@ -1,22 +1,26 @@
-//! A pool of channels through neighbours: who may use which, how much of it, and since when it is
-//! there.
+//! Pool of channels through neighbours: the available channels, and the shares of their users.
 //!
-//! A *channel* is a way out of a device nearby, offered by a *member* of the pool. [`monitor`]
-//! knows which channels there are and how they do; [`requirement`] says what a flow asks for;
-//! [`allocation`] gives channels to flows and to their sub-flows in order of importance, and admits
-//! or refuses new ones; [`choice`] compares groups of channels for one bulk transfer; [`giving`] is
-//! the member's side: how much of its ways out it relays for whom, and [`yielding`] how much of
-//! each its own traffic leaves. What is allocated is striped by [`crate::scheduler::LayerPriority`]
-//! and [`crate::scheduler::IndependentPath`].
+//! A *channel* is an uplink of a device nearby, offered by a *member* of the pool. [`monitor`]
+//! stores the channels and their states. [`requirement`] describes what a flow needs.
+//! [`allocation`] assigns channels to flows and to their sub-flows in order of importance, and
+//! admits or rejects new ones. [`admission`] stores which flows are admitted. [`choice`] compares
+//! groups of channels for one bulk transfer, and [`selection`] uses it to decide which of the
+//! reachable channels are used. [`giving`] and [`yielding`] are the member's side: how much of its
+//! uplinks it relays for each taker, and how much its own traffic leaves.
+//! [`crate::scheduler::LayerPriority`] and [`crate::scheduler::IndependentPath`] stripe over the
+//! allocated channels.
 //!
-//! Everything but the monitor, [`giving`] and [`yielding`] is a pure function of its arguments:
-//! whoever owns the pool calls it again when a channel or a flow changes.
+//! All modules except the monitor, [`admission`], [`selection`], [`giving`] and [`yielding`] are
+//! pure functions of their arguments. The owner of the pool calls them again when a channel or a
+//! flow changes.
 //!
 //! Source: Piconet sections III and IV, appendix.
 
+pub mod admission;
 pub mod allocation;
 pub mod choice;
 pub mod giving;
 pub mod monitor;
 pub mod requirement;
+pub mod selection;
 pub mod yielding;

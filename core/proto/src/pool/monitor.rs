@@ -1,15 +1,15 @@
-//! The two-sided monitor of channels through neighbours: which there are, and how they do.
+//! Two-sided monitor of channels through neighbours: which exist, and their states.
 //!
-//! Each side sees what the other cannot. The *member* ([`Announcer`]) sees its own way out come and
-//! go, knows how much of it is to be shared and at what cost, and says so, again and again, because
-//! nobody may have heard. The side that stripes ([`Registry`]) sees what arrives: rate, loss, delay
-//! and silence, which [`crate::path::Path`] measures for each channel and which is handed in here.
-//! A channel serves while both say so.
+//! Each side observes what the other cannot. The *member* ([`Announcer`]) knows the state of its
+//! own uplink, the share that it offers and its cost. It repeats its announcements, because they
+//! may be lost. The striping side ([`Registry`]) measures rate, loss, delay and missing reports of
+//! each channel by [`crate::path::Path`], and passes them to this machine. A channel is used while
+//! both sides agree.
 //!
 //! ```text
-//!   member:      way out up                           way out down, or sharing ends
+//!   member:      uplink up                            uplink down, or sharing ends
 //!    Silent -------------------> Announcing ----------------------------------------> Withdrawing
-//!      ^                         (3 times a lifetime)   <--- way out up again ---        | said 3 times
+//!      ^                         (3 times a lifetime)   <--- uplink up again ----        | sent 3 times
 //!      +---------------------------------------------------------------------------------+
 //!
 //!   registry, one channel:
@@ -18,16 +18,16 @@
 //!       ^                     |                                |       path active      |
 //!       | withdrawn, or       +--------------------------------+------------------------+
 //!       | lifetime over                  |
-//!       +--------------------------------+ path dead: it left without a word
-//!       |        held long enough        v
+//!       +--------------------------------+ path dead: it left without notice
+//!       |        bar expired             v
 //!       +---------------------------- Barred: announcements do not bring it back yet
 //! ```
 //!
-//! Steady state: one small message a third of a lifetime for each channel, nothing else. Failure: a
-//! member that leaves without a word is found by its path (no report within two round trips makes
-//! it suspect, silence dead), and only where nothing was sent over it by its lifetime. One that
-//! does so often is barred for longer each time, because every such leave costs a transport a
-//! window (Piconet figures 6 and 12).
+//! Steady state: one small message per channel in a third of a lifetime. Failure: if a member
+//! leaves without notice, the path detects it: it is suspect after two round trips without a
+//! report, and dead after a longer time. If nothing was sent over the channel, its lifetime ends. A
+//! member that leaves often is excluded for longer each time, because every such event costs a
+//! transport a window (Piconet figures 6 and 12).
 //!
 //! Source: Piconet sections II, III-B, IV; the penalty after RFC 2439 section 2.
 
@@ -38,29 +38,29 @@ use hawser_units::{Duration, Instant, PathId, Rate};
 use super::allocation::Channel;
 use crate::path;
 
-/// A device that offers a channel. Units: none; drawn by the device, checked by whoever
+/// A device that offers a channel. Units: none; drawn by the device, checked by the code that
 /// authenticates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u64);
 
-/// What a member says of its channel.
+/// Announcement of a member's channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// How much of its way out it shares.
+    /// Offered rate of the uplink; [`UNCAPPED`] without a cap.
     pub rate: Rate,
-    /// What its owner asks for it; lower is better.
+    /// Cost that the owner requests; lower is better.
     pub cost: u8,
 }
 
 /// A message of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beacon {
-    /// Whose.
+    /// Member that sent the message.
     pub member: MemberId,
-    /// Grows with every message of the member, over its restarts too (wall-clock seconds in the
-    /// upper half do).
+    /// Increases with each message of the member, also after restarts (for example, with wall-clock
+    /// seconds in the upper half).
     pub sequence: u64,
-    /// What it says.
+    /// Content of the message.
     pub say: Say,
 }
 
@@ -69,7 +69,7 @@ pub struct Beacon {
 pub enum Say {
     /// The channel is there, and will be assumed to be for this long.
     Announce(Offer, Duration),
-    /// It is not there any more.
+    /// End of the offer.
     Withdraw,
 }
 
@@ -87,7 +87,8 @@ pub struct Announcer {
 }
 
 impl Announcer {
-    /// A silent announcer whose first message will have a sequence above `sequence`.
+    /// Creates an announcer without an offer, whose first message has a sequence number above
+    /// `sequence`.
     #[must_use]
     pub fn new(member: MemberId, sequence: u64, lifetime: Duration) -> Self {
         Self {
@@ -100,7 +101,7 @@ impl Announcer {
         }
     }
 
-    /// What is shared from now on; `None` when the way out is gone or is not to be shared.
+    /// Sets what is offered from now on; `None` if the uplink is down or is not to be shared.
     pub fn handle_offer(&mut self, offer: Option<Offer>, now: Instant) {
         if offer == self.offer {
             return;
@@ -110,7 +111,7 @@ impl Announcer {
         self.due = now;
     }
 
-    /// The message that is due.
+    /// Returns the message that is due.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Beacon> {
         if now < self.due {
             return None;
@@ -139,29 +140,42 @@ impl Announcer {
         })
     }
 
-    /// When [`Self::poll_transmit`] has something to say next.
+    /// Returns when [`Self::poll_transmit`] has the next message.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         (self.due != Instant::FAR_FUTURE).then_some(self.due)
     }
 }
 
-/// What the striping side measures of a channel.
+/// Measurements of the path through a channel.
+///
+/// They come from the feedback of the far end of the tunnel, which the member only relays, so a
+/// member can deliver less than it offers but cannot report more than it delivers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// The path that runs through it.
-    pub path: PathId,
-    /// How that path stands.
-    pub state: path::State,
-    /// What it delivers; zero when nothing is known.
+    /// Delivery rate; zero while unknown. Units: UDP payload.
     pub rate: Rate,
+    /// Set if packets have filled the path, so that `rate` is its capacity; otherwise `rate` is a
+    /// lower bound.
+    pub is_filled: bool,
     /// Share of packets lost.
     pub loss: f64,
-    /// One way.
+    /// Delay in one direction.
     pub delay: Duration,
 }
 
-/// How a channel stands.
+/// A member's channel that can be used, with its offer and measurements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reachable {
+    /// The member.
+    pub member: MemberId,
+    /// Offer of the member.
+    pub offer: Offer,
+    /// Measurements, if there was a path through the channel.
+    pub measured: Option<Measured>,
+}
+
+/// State of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Announced, but no path runs through it yet.
@@ -170,32 +184,31 @@ pub enum State {
     Active,
     /// A report is overdue.
     Suspect,
-    /// Left without a word; not taken back yet.
+    /// Left without notice; not accepted again yet.
     Barred,
 }
 
-/// Why a channel left.
+/// Reason why a channel left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// It said so.
+    /// Announced by the member.
     Withdrawn,
-    /// It was not announced again in time.
+    /// The offer was not repeated in time.
     Expired,
-    /// Nothing came through it any more.
+    /// Unresponsive path.
     Silent,
 }
 
-/// What changed in a [`Registry`].
+/// Change in a [`Registry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A channel is offered: a path should be opened through it.
     Offered(MemberId),
-    /// A channel carries packets from now on.
+    /// A channel is used for packets from now on.
     Joined(MemberId),
-    /// A channel is not there any more: its path should be closed, its share given to others at
-    /// once.
+    /// A channel has been removed: its path should be closed, its share given to others at once.
     Left(MemberId, Left),
-    /// What a member offers changed.
+    /// Changed offer of a member.
     Changed(MemberId),
 }
 
@@ -205,7 +218,11 @@ struct Entry {
     sequence: u64,
     offer: Offer,
     until: Instant,
+    /// Path through the channel.
+    path: Option<PathId>,
     measured: Option<Measured>,
+    /// Time of the last measurement of a filled path.
+    filled_at: Instant,
     /// Unannounced leaves, halved for every [`FORGIVEN_AFTER`] of good behaviour.
     leaves: u32,
     since: Instant,
@@ -213,7 +230,7 @@ struct Entry {
 
 /// The striping side.
 ///
-/// Cost: O(log members) a message; memory bounded by [`MOST_MEMBERS`].
+/// Cost: O(log members) a message; memory bounded by [`MAX_MEMBERS`].
 #[derive(Debug, Default)]
 pub struct Registry {
     entries: BTreeMap<MemberId, Entry>,
@@ -221,45 +238,61 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Nobody is there.
+    /// Creates an empty registry.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How a member's channel stands; `None` when there is none.
+    /// Returns the state of a member's channel; `None` if there is none.
     #[must_use]
     pub fn state(&self, member: MemberId) -> Option<State> {
         self.entries.get(&member).map(|entry| entry.state)
     }
 
-    /// The cost that a member asks for.
+    /// Returns the cost that a member requests.
     #[must_use]
     pub fn cost(&self, member: MemberId) -> Option<u8> {
         self.entries.get(&member).map(|entry| entry.offer.cost)
     }
 
-    /// The channels that carry packets, as allocation wants them: no more than offered, no more
-    /// than measured.
+    /// Returns the last measurements of a member's channel.
+    #[must_use]
+    pub fn measured(&self, member: MemberId) -> Option<Measured> {
+        self.entries.get(&member)?.measured
+    }
+
+    /// Returns the channels that are offered and not barred, in the order of their ids.
+    pub fn reachable(&self) -> impl Iterator<Item = Reachable> {
+        let offered = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.state != State::Barred);
+        offered.map(|(member, entry)| Reachable {
+            member: *member,
+            offer: entry.offer,
+            measured: entry.measured,
+        })
+    }
+
+    /// Returns the channels in use, in the form that allocation needs: with the smaller of the
+    /// offered and the measured rate.
     pub fn channels(&self) -> impl Iterator<Item = Channel> {
         let active = self.entries.values().filter(|entry| entry.state == State::Active);
         active.filter_map(|entry| {
-            let measured = entry.measured?;
-            let known = measured.rate != Rate::ZERO;
+            let measured = entry.measured;
+            let rate = measured.map(|measured| measured.rate);
+            let rate = rate.filter(|rate| *rate != Rate::ZERO);
             Some(Channel {
-                id: measured.path,
-                rate: if known {
-                    measured.rate.min(entry.offer.rate)
-                } else {
-                    entry.offer.rate
-                },
-                loss: measured.loss,
-                delay: measured.delay,
+                id: entry.path?,
+                rate: rate.map_or(entry.offer.rate, |rate| rate.min(entry.offer.rate)),
+                loss: measured.map_or(0.0, |measured| measured.loss),
+                delay: measured.map_or(Duration::ZERO, |measured| measured.delay),
             })
         })
     }
 
-    /// Takes in a message. Old ones (repeated, overtaken) change nothing.
+    /// Processes a message. Old ones (repeated, overtaken) change nothing.
     pub fn handle_beacon(&mut self, beacon: &Beacon, now: Instant) {
         let member = beacon.member;
         match (self.entries.get_mut(&member), beacon.say) {
@@ -289,7 +322,7 @@ impl Registry {
             }
             (None, Say::Withdraw) => {}
             (None, Say::Announce(offer, lifetime)) => {
-                if self.entries.len() >= MOST_MEMBERS {
+                if self.entries.len() >= MAX_MEMBERS {
                     return;
                 }
                 let until = now + lifetime.clamp(SHORTEST_LIFETIME, LONGEST_LIFETIME);
@@ -298,7 +331,9 @@ impl Registry {
                     sequence: beacon.sequence,
                     offer,
                     until,
+                    path: None,
                     measured: None,
+                    filled_at: now,
                     leaves: 0,
                     since: now,
                 };
@@ -313,21 +348,21 @@ impl Registry {
             entry.state = State::Offered;
             entry.until = until;
             entry.since = now;
-            entry.measured = None;
+            entry.path = None;
             self.events.push_back(Event::Offered(member));
         }
     }
 
-    /// Takes in what the path through a member's channel shows.
-    pub fn handle_measured(&mut self, member: MemberId, measured: Measured, now: Instant) {
+    /// Processes the state of the path through a member's channel.
+    pub fn handle_path(&mut self, member: MemberId, path: PathId, state: path::State, now: Instant) {
         let Some(entry) = self.entries.get_mut(&member) else {
             return;
         };
         if entry.state == State::Barred {
             return;
         }
-        entry.measured = Some(measured);
-        match measured.state {
+        entry.path = Some(path);
+        match state {
             path::State::Active => {
                 if entry.state == State::Offered {
                     entry.since = now;
@@ -342,6 +377,39 @@ impl Registry {
         }
     }
 
+    /// Records measurements of the path through a member's channel.
+    ///
+    /// A path that has not been filled, such as a new one, does not reduce the rate of a channel
+    /// that was filled in the last [`REMEMBERED_RATE`], and does not change its loss. So a member
+    /// does not lose its record when it leaves and returns, or when it is idle.
+    pub fn handle_measured(&mut self, member: MemberId, measured: Measured, now: Instant) {
+        let Some(entry) = self.entries.get_mut(&member) else {
+            return;
+        };
+        let is_recent = now.since(entry.filled_at) < REMEMBERED_RATE;
+        let recent = entry.measured.filter(|before| before.is_filled && is_recent);
+        entry.measured = Some(match recent {
+            Some(before) if !measured.is_filled => Measured {
+                rate: before.rate.max(measured.rate),
+                delay: measured.delay,
+                ..before
+            },
+            _ => measured,
+        });
+        if measured.is_filled {
+            entry.filled_at = now;
+        }
+    }
+
+    /// Processes the end of a channel's use by this side: the offer remains.
+    pub fn handle_released(&mut self, member: MemberId) {
+        if let Some(entry) = self.entries.get_mut(&member)
+            && entry.state != State::Barred
+        {
+            (entry.state, entry.path) = (State::Offered, None);
+        }
+    }
+
     fn leave(&mut self, member: MemberId, why: Left, now: Instant) {
         let Some(entry) = self.entries.get_mut(&member) else {
             return;
@@ -351,12 +419,12 @@ impl Registry {
             .leaves
             .checked_shr(u32::try_from(stayed).unwrap_or(u32::MAX))
             .unwrap_or(0);
-        entry.measured = None;
+        entry.path = None;
         entry.state = State::Barred;
         entry.since = now;
         entry.until = match why {
             Left::Silent => {
-                entry.leaves = (entry.leaves + 1).min(MOST_LEAVES);
+                entry.leaves = (entry.leaves + 1).min(MAX_LEAVES);
                 now + BAR * (1 << (entry.leaves - 1))
             }
             // Nothing to blame: it may come back at once, and is remembered only for its sequence.
@@ -370,13 +438,13 @@ impl Registry {
         self.events.pop_front()
     }
 
-    /// When [`Self::handle_timeout`] has something to do.
+    /// Returns when [`Self::handle_timeout`] has an effect.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.entries.values().map(Entry::due).min()
     }
 
-    /// Lets time pass.
+    /// Processes timers at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         let due: Vec<MemberId> = self
             .entries
@@ -395,7 +463,7 @@ impl Registry {
 }
 
 impl Entry {
-    /// When the offer ends, or when a leave may be forgotten.
+    /// Returns when the offer ends, or when a departure may be forgotten.
     fn due(&self) -> Instant {
         match self.state {
             State::Barred => self.until + REMEMBERED,
@@ -404,32 +472,46 @@ impl Entry {
     }
 }
 
-/// How many members are known at once, against a neighbour that invents them.
-pub const MOST_MEMBERS: usize = 64;
+/// Maximum number of known members. Source: a bound on memory against a neighbour that invents
+/// members; the number was not measured.
+pub const MAX_MEMBERS: usize = 64;
 
-/// How long an offer lasts at least and at most, whatever a member says: shorter costs too many
-/// messages, longer keeps the dead.
+/// Bounds of an offer's lifetime, independent of the announced one: shorter ones cost too many
+/// messages, longer ones keep members that have left. Source: our choice; with the shorter bound a
+/// member of this program sends three messages a second, and the longer one is the time for which a
+/// single message takes one of the [`MAX_MEMBERS`] entries.
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);
 const LONGEST_LIFETIME: Duration = Duration::from_secs(300);
 
-/// Times that a member says goodbye, in case one is lost: three losses in a row at 10 % are one in
-/// a thousand.
+/// Number of goodbyes of a member, and their interval, in case one is lost. Source: three losses in
+/// a row at 10 % are one in a thousand.
 const FAREWELLS: u32 = 3;
 const FAREWELL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a member that left without a word stays out the first time; twice as long each further
-/// time. Piconet figure 6: a channel that stays for less than some seconds hardly adds to a TCP
-/// flow.
+/// Time for which a member that left without notice stays out the first time; it doubles each
+/// further time. Source: Piconet figure 6 has stays of one to five seconds, of which the longer
+/// ones give TCP more throughput.
 const BAR: Duration = Duration::from_secs(2);
 
-/// Leaves that count at most: a bar of 64 s.
-const MOST_LEAVES: u32 = 6;
+/// Leaves that count at most: a bar of 64 s. Source: five doublings of [`BAR`].
+const MAX_LEAVES: u32 = 6;
 
-/// A stay that halves the count of leaves.
+/// Duration of a stay that halves the count of departures. Source: our choice; a member whose stays
+/// last a minute is barred for [`BAR`] each time. A longer one keeps long bars for a neighbour that
+/// is reliable again.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
 
-/// How long a member that left is remembered: its old messages may still arrive, and its leaves
-/// still count.
+/// Offered rate of an uplink without a cap. Source: more than any modem has.
+pub const UNCAPPED: Rate = Rate::from_mbps(10_000);
+
+/// Lifetime of the measurement of a filled path, while nothing fills it. Source: our choice; the
+/// rate of a modem at rest changes by the hour, that of a moving one within seconds, but then its
+/// path is used and measured.
+const REMEMBERED_RATE: Duration = Duration::from_secs(600);
+
+/// Time for which a member that left is remembered: its old messages may still arrive, and its
+/// departures still count. Source: our choice, twice [`FORGIVEN_AFTER`]; after a shorter one a
+/// member that comes and goes begins with a short bar again, a longer one only costs memory.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! What a flow asks for: the two traffic models, whether packets keep to them, and what a flow that
-//! declares nothing is seen to need.
+//! Requirements of flows: two traffic models, conformance of packets to them, and an estimate for
+//! flows that declare none.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
-/// A bound on what a flow sends.
+/// An upper bound of the traffic of a flow.
 ///
 /// Both models promise that in any span `t` no more than `burst + rate * t` is sent; they differ in
 /// what is declared.
@@ -26,13 +26,13 @@ pub enum Requirement {
         interval: Duration,
         /// Largest packet.
         largest: Bytes,
-        /// What may be sent ahead of the long-term bound.
+        /// Burst that may exceed the long-term bound.
         burst: Bytes,
     },
 }
 
 impl Requirement {
-    /// The long-term rate; zero for an interval of zero, which bounds nothing.
+    /// The long-term rate; zero for an interval of zero, which is no bound.
     #[must_use]
     pub fn rate(&self) -> Rate {
         match *self {
@@ -43,7 +43,7 @@ impl Requirement {
         }
     }
 
-    /// What may be sent at once.
+    /// Returns the maximum burst.
     #[must_use]
     pub fn burst(&self) -> Bytes {
         match *self {
@@ -52,14 +52,14 @@ impl Requirement {
         }
     }
 
-    /// The most that is sent in any span of `time`.
+    /// Returns the maximum number of bytes sent in any interval of length `time`.
     #[must_use]
-    pub fn most_in(&self, time: Duration) -> Bytes {
+    pub fn max_bytes_in(&self, time: Duration) -> Bytes {
         Bytes(self.burst().0.saturating_add(self.rate().bytes_in(time).0))
     }
 
-    /// How long a packet waits at most where the flow alone is served at `capacity`; `None` when
-    /// that is less than the flow's rate.
+    /// Returns how long a packet waits at most if the flow alone is served at `capacity`; `None` if
+    /// `capacity` is below the flow's rate.
     ///
     /// Source: Cruz, "A calculus for network delay", 1991, part I: burst over capacity.
     #[must_use]
@@ -67,8 +67,8 @@ impl Requirement {
         (capacity >= self.rate() && capacity != Rate::ZERO).then(|| capacity.time_for(self.burst()))
     }
 
-    /// The rate that serves the flow with no wait beyond `wait`: its own rate, or what empties a
-    /// burst in time.
+    /// Returns the rate with which no packet of the flow waits longer than `wait`: the flow's rate,
+    /// or a higher one that sends a burst in time.
     #[must_use]
     pub fn rate_for(&self, wait: Option<Duration>) -> Rate {
         let burst = wait.map_or(Rate::ZERO, |wait| {
@@ -78,7 +78,7 @@ impl Requirement {
     }
 }
 
-/// Tells packets within a [`Requirement`] from those beyond it.
+/// Distinguishes packets within a [`Requirement`] from those beyond it.
 ///
 /// Cost: O(1) a packet.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ pub struct Policer {
 }
 
 impl Policer {
-    /// A policer with a full bucket.
+    /// Creates a policer with a full bucket.
     #[must_use]
     pub fn new(requirement: Requirement, now: Instant) -> Self {
         Self {
@@ -100,13 +100,14 @@ impl Policer {
         }
     }
 
-    /// Holds to another requirement from now on; what is in the bucket stays, as far as it fits.
+    /// Changes the requirement; tokens in the bucket remain if they fit.
     pub fn change(&mut self, requirement: Requirement) {
         self.tokens = self.tokens.min(full(&requirement));
         self.requirement = requirement;
     }
 
-    /// Whether a packet keeps to the requirement; one that does not uses nothing up.
+    /// Returns whether a packet conforms to the requirement; a non-conforming packet consumes
+    /// nothing.
     pub fn handle_packet(&mut self, bytes: u64, now: Instant) -> bool {
         let nanos = u128::from(self.requirement.rate().as_bps()) * now.since(self.since).as_nanos();
         let earned = u64::try_from(nanos / NANOS_A_TOKEN).unwrap_or(u64::MAX);
@@ -127,10 +128,11 @@ fn full(requirement: &Requirement) -> u64 {
     requirement.burst().0.saturating_mul(1_000)
 }
 
-/// Bit-nanoseconds in a thousandth of a byte.
-const NANOS_A_TOKEN: u128 = 8_000_000;
+/// Bit-nanoseconds in a token. Source: a token is a thousandth of a byte of 8 bits, and a second
+/// has 10^9 ns.
+const NANOS_A_TOKEN: u128 = 8 * 1_000_000_000 / 1_000;
 
-/// Learns the requirement of a flow that declares none.
+/// Estimates the requirement of a flow that declares none.
 ///
 /// The rate is that of the busier of the last two whole windows, or of the running one once that
 /// has seen more: a flow that grows is believed at once, one that shrinks after two windows. The
@@ -150,7 +152,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// An observer that has seen nothing.
+    /// Creates an observer without observations.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -164,7 +166,7 @@ impl Observer {
         }
     }
 
-    /// Takes note of a packet.
+    /// Records a packet.
     pub fn handle_packet(&mut self, bytes: u64, now: Instant) {
         if !self.seen {
             (self.since, self.span_since, self.seen) = (now, now, true);
@@ -178,8 +180,8 @@ impl Observer {
         self.burst = self.burst.max(self.span_bytes);
     }
 
-    /// What was seen, as a token bucket; `None` before the first packet and after two windows of
-    /// silence.
+    /// Returns the observed traffic as a token bucket; `None` before the first packet and after two
+    /// windows of silence.
     pub fn requirement(&mut self, now: Instant) -> Option<Requirement> {
         self.roll(now);
         let bytes = self.before[0].max(self.before[1]).max(self.bytes);
@@ -206,11 +208,13 @@ impl Observer {
     }
 }
 
-/// What a rate is taken over: a second holds the groups of pictures of common encoders, so that an
-/// I frame does not look like a rate.
+/// Averaging time of a rate. Source: one second holds the groups of pictures of common encoders, so
+/// that an intra-coded picture does not count as the rate (`WINDOW` of `flow/behaviour.rs`).
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// What counts as at once.
+/// Time within which packets count as one burst. Source: our choice, half the interval of the
+/// pictures of a video of 25 a second, so a picture is one burst and two are not; a longer one
+/// doubles the bursts of a layer and admits fewer layers.
 pub const BURST_SPAN: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -240,7 +244,7 @@ mod tests {
             (linear.rate(), linear.burst()),
             (Rate::from_bps(80_000), Bytes(3_000))
         );
-        assert_eq!(linear.most_in(Duration::from_secs(1)), Bytes(13_000));
+        assert_eq!(linear.max_bytes_in(Duration::from_secs(1)), Bytes(13_000));
         assert_eq!(
             linear.wait_at(Rate::from_bps(240_000)),
             Some(Duration::from_millis(100))
@@ -302,7 +306,7 @@ mod tests {
                 for from in 0..passed.len() {
                     let sum: u64 = passed[from..].iter().map(|&(_, bytes)| bytes).sum();
                     let span = Duration::from_millis(now - passed[from].0);
-                    prop_assert!(sum <= requirement.most_in(span).0 + 1);
+                    prop_assert!(sum <= requirement.max_bytes_in(span).0 + 1);
                 }
             }
         }

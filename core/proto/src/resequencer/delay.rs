@@ -1,4 +1,4 @@
-//! What the receiver knows of one path's delay, from send times alone.
+//! Estimate of one path's delay at the receiver, from send times alone.
 
 use hawser_units::{Duration, Instant, PathId};
 
@@ -20,7 +20,7 @@ pub(super) struct PathDelay {
     deviation: u32,
     /// The latest send time that arrived.
     frontier: u32,
-    /// How far behind the frontier packets of this path arrive, us; decays.
+    /// Distance behind the frontier at which packets of this path arrive, us; decays.
     extent: u32,
     heard: Instant,
     decayed: Instant,
@@ -40,7 +40,7 @@ impl PathDelay {
         }
     }
 
-    /// Takes one packet's send time.
+    /// Records the send time of a packet.
     pub(super) fn on_arrival(&mut self, sent_us: u32, now: Instant) {
         let sample = now.as_micros_wrapping().wrapping_sub(sent_us);
         let error = sample.wrapping_sub(self.delay).cast_signed();
@@ -67,30 +67,30 @@ impl PathDelay {
         }
     }
 
-    /// Whether the path may still bring something.
+    /// Returns whether the path may still deliver packets.
     pub(super) fn is_live(&self, now: Instant) -> bool {
         now.since(self.heard) < LIVE
     }
 
-    /// When it is silent if it brings nothing more.
+    /// Returns when the path counts as silent if it delivers nothing more.
     pub(super) fn silent_at(&self) -> Instant {
         self.heard + SILENCE + Duration::from_micros(u64::from(self.deviation)) * 4
     }
 
-    /// Whether packets of this path arrive in the order sent.
+    /// Returns whether packets of this path arrive in the order sent.
     pub(super) fn is_in_order(&self) -> bool {
         self.extent == 0
     }
 
-    /// Whether a packet sent at `sent_us` or before would have arrived already, seen from later
-    /// packets of the path.
+    /// Returns whether a packet sent at `sent_us` or before would have arrived already, judging by
+    /// later packets of the path.
     pub(super) fn has_passed(&self, sent_us: u32) -> bool {
         i64::from(self.frontier.wrapping_sub(sent_us).cast_signed()) > i64::from(self.extent)
     }
 
-    /// When a packet that was jumped over is lost: now, if the path is past it, where those of one
-    /// burst have one time and come in order; or, if the path brings nothing more, when one that
-    /// was sent as much later as the path reorders would be there.
+    /// Returns when a skipped packet counts as lost: now if the path has passed it, where the
+    /// packets of one burst have one time and arrive in order; or, if the path delivers nothing
+    /// more, when a packet sent as much later as the path reorders would have arrived.
     pub(super) fn overtaken_at(&self, sent_us: u32, margin: Duration, now: Instant) -> Instant {
         if i64::from(self.frontier.wrapping_sub(sent_us).cast_signed()) >= i64::from(self.extent) {
             return now;
@@ -104,7 +104,8 @@ impl PathDelay {
         now + Duration::from_micros(u64::try_from(due).unwrap_or(0))
     }
 
-    /// How long from `now` a packet sent at `sent_us` may still take; zero when it is overdue.
+    /// Returns how long from `now` a packet sent at `sent_us` may still take; zero if it is
+    /// overdue.
     pub(super) fn remaining(&self, sent_us: u32, margin: Duration, now: Instant) -> Duration {
         let allowance = 4 * u64::from(self.deviation) + margin.as_micros() as u64;
         let due = sent_us
@@ -116,22 +117,30 @@ impl PathDelay {
     }
 }
 
-/// A path is expected to bring packets for this long after its last one: a quiet one is probed
-/// every second, and two probes may get lost. A path that is silent longer is dead to its sender
-/// too; until then the deadline bounds what it can hold up.
+/// Time after its last packet for which a path is expected to deliver packets. Source: an idle path
+/// is probed each `KEEPALIVE_BUSY` of `path/mod.rs`, 1 s, and two probes in a row may get lost. The
+/// sender of a path without packets for a longer time considers it dead too. Until then the
+/// deadline limits how long the path delays others.
 const LIVE: Duration = Duration::from_secs(3);
 
-/// A path in use pauses no longer, beyond what its delays deviate: reports go every few
-/// milliseconds, and batches of packets as often.
+/// Maximum pause of a path in use, beyond the deviation of its delays: reports are sent every few
+/// milliseconds, and batches of packets as often. Half and twice of it move the shortest pauses of
+/// a failed path by 10 ms either way, and change goodput by at most 0.2 %
+/// (docs/notebook/path-model.md, "Sensitivity").
 const SILENCE: Duration = Duration::from_millis(20);
 
-/// A delay that changes by more is a clock that was set, not a queue: the estimate starts anew.
+/// Change of a delay beyond which a clock was set and no queue has grown: the estimate restarts.
+/// Source: docs/design/path-model.md, "Assumptions and how they fail".
 const ABSURD_US: u32 = 10_000_000;
 
-/// Before the first deviation is known: a Wi-Fi frame's retries.
+/// Assumed deviation before the first one is measured: the retries of a Wi-Fi frame. Source: our
+/// choice, seven attempts of a frame of some 250 us; a smaller one reports gaps at the first
+/// retried frame, a larger one delays the first gaps.
 const INITIAL_DEVIATION_US: u32 = 2_000;
 
-/// The deviation and the reorder extent lose an eighth this often: half is gone after 0.5 s.
+/// Interval in which the deviation and the reorder extent decrease by an eighth: half is left after
+/// 0.5 s. No suite of docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with
+/// half or twice of it.
 const DECAY_EVERY: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

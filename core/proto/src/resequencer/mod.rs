@@ -1,10 +1,9 @@
-//! The resequencer: puts the flows of one session back in order at the receiving side.
+//! Resequencer: restores the order of the flows of one session at the receiving side.
 //!
-//! A flow starts with its first packet, or with the number zero if that cannot be far: that one and
-//! its successors are delivered as they come. When a packet is missing, those after it are held
-//! until it comes or is given up. Flows do not wait for one another. It steps aside wherever
-//! holding cannot help: a packet below the expected one is delivered at once, late, and exactly
-//! once.
+//! A flow starts with its first packet, or with sequence number zero if the first packet is close
+//! to it. When a packet is missing, later packets are held until it arrives or is abandoned. Flows
+//! do not wait for each other. A packet below the expected one is delivered at once, late, and
+//! exactly once.
 //!
 //! ```text
 //!                first packet                     a gap
@@ -14,24 +13,26 @@
 //!       +--- recently used <-----+    +---- given up <-----------+
 //! ```
 //!
-//! When is a gap given up? Let S be the time at which the first packet after the gap was sent; the
-//! missing ones were sent no later. They may still come over a path while neither of these holds:
-//! - a packet that the path carried *after* S has arrived (allowing for the path's own reordering):
-//!   the path is past them, so they are lost;
-//! - S plus the path's delay, four deviations and a margin has passed: the path is silent. A
+//! Condition for abandoning a gap: let S be the send time of the first packet after the gap; the
+//! missing packets were sent no later. They may still arrive over a path while neither of these
+//! conditions holds:
+//!
+//! - a packet that the path transferred *after* S has arrived (allowing for the path's reordering):
+//!   the path has passed them, so they are lost;
+//! - S plus the path's delay, four deviations and a margin has passed: the path does not answer. A
 //!   transfer waits a little longer ([`Arrived::is_bulk`]).
 //!
-//! When no live path may bring them, and their sender is not about to send them again
-//! ([`Resequencer::expect_retransmissions`]), waiting is useless. So a gap on a busy session lasts
-//! as long as the delays of its paths differ, and no configured timeout takes part, except that
-//! nothing is ever held longer than [`Config::max_hold`], or, of a transfer, than a retransmission
-//! takes, or, while its gaps are being filled one after another, two seconds.
+//! When no path may deliver them, and no retransmission is expected
+//! ([`Resequencer::expect_retransmissions`]), the gap is abandoned. So a gap on a busy session
+//! lasts as long as the delays of its paths differ, without a configured timeout. Bounds: a packet
+//! is held for at most [`Config::max_hold`]; a packet of a transfer for at most the time of a
+//! retransmission, or for two seconds while gaps are being filled one after another.
 //!
-//! It fails soft: a wrong estimate or a clock that jumps costs order, never a packet.
+//! Failure: a wrong estimate or a clock that jumps costs order, never a packet.
 
 mod delay;
 mod flow;
-mod held;
+mod reorder_buffer;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -40,31 +41,32 @@ use hawser_units::{Duration, Instant, PathId, Sequence};
 
 use delay::PathDelay;
 use flow::Late;
-use held::{Held, Packet};
+use reorder_buffer::{Packet, ReorderBuffer};
 use table::Table;
 
 /// The bounds of a [`Resequencer`].
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Packets held in all; beyond it the flow that has waited longest gives up its gap.
+    /// Maximum number of packets held in all; beyond it the flow that has waited longest gives up
+    /// its gap.
     pub capacity: usize,
-    /// How far past the expected packet of its flow a held packet may lie; beyond it the flow gives
-    /// up its oldest gaps.
+    /// Maximum distance of a buffered packet past the expected one of its flow; beyond it the flow
+    /// gives up its oldest gaps.
     pub flow_capacity: u32,
-    /// Flows known at once, at most 65,534; beyond it the least recently used is forgotten.
+    /// Maximum number of flows, at most 65,534; beyond it the least recently used flow is removed.
     pub max_flows: usize,
-    /// Added to every deadline: the receiver's own scheduling and batching.
+    /// Time added to each deadline, for the receiver's own scheduling and batching.
     pub margin: Duration,
-    /// No packet is held longer, but those of a transfer whose retransmissions take longer, or
-    /// whose gaps are being filled.
+    /// Maximum time for which a packet is held. Packets of a transfer may be held longer, if its
+    /// retransmissions take longer or its gaps are being filled.
     pub max_hold: Duration,
-    /// A flow silent for this long is forgotten.
+    /// Time without packets after which a flow is removed.
     pub idle: Duration,
 }
 
 impl Config {
-    /// Without any order: a packet is delivered when it comes, exactly once. A flow that may have
-    /// one packet of a gap ahead gives the gap up at once.
+    /// Returns bounds without reordering: each packet is delivered on arrival, exactly once. A flow
+    /// that may have one packet ahead of a gap gives the gap up at once.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -89,23 +91,23 @@ impl Default for Config {
     }
 }
 
-/// What a [`Resequencer`] has done since it began.
+/// Event counters of a [`Resequencer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets delivered without being held.
     pub in_order: u64,
     /// Packets that were held.
     pub held: u64,
-    /// Packets that came after their gap was given up, or before the first of their flow, and were
-    /// delivered at once.
+    /// Packets that arrived after their gap was given up, or that precede the first of their flow,
+    /// and were delivered at once.
     pub late: u64,
     /// Packets refused because they had been delivered or were held already.
     pub duplicates: u64,
-    /// Packets refused because they were too old to tell from duplicates.
+    /// Packets refused because they were too old to distinguish from duplicates.
     pub stale: u64,
     /// Gaps given up.
     pub gaps_given_up: u64,
-    /// Flows whose sequence began anew.
+    /// Flows whose numbering restarted.
     pub restarts: u64,
     /// The longest that a packet was held.
     pub longest_hold: Duration,
@@ -116,12 +118,12 @@ pub struct Counters {
 pub struct Arrived<T> {
     /// The flow's number.
     pub flow: u16,
-    /// Its place in the flow.
+    /// Sequence number of the packet in the flow.
     pub sequence: Sequence,
-    /// When it was sent: microseconds of the sender's clock, wrapping.
+    /// Send time: microseconds of the sender's clock, wrapping.
     pub sent_us: u32,
-    /// Of a transfer, whose receiver has no use for what follows a gap: it takes a path that pauses
-    /// better than a loss, which halves its rate.
+    /// Marks a packet of a transfer, whose receiver cannot use what follows a gap: it tolerates a
+    /// pausing path better than a loss, which halves its rate.
     pub is_bulk: bool,
     /// The handle of its buffer.
     pub item: T,
@@ -129,17 +131,17 @@ pub struct Arrived<T> {
 
 /// Puts the flows of one session back in order.
 ///
-/// For every batch received: [`on_arrival`](Self::on_arrival) for each packet, of whatever kind;
-/// [`insert`](Self::insert) for each that belongs in order; then [`release`](Self::release) once.
-/// When [`poll_timeout`](Self::poll_timeout) comes: [`handle_timeout`](Self::handle_timeout).
-/// Packets come out through the `out` argument, those of one flow in order but for late ones.
+/// For every batch received: [`on_arrival`](Self::on_arrival) for each packet of any kind;
+/// [`insert`](Self::insert) for each that has an order; then [`release`](Self::release) once. At
+/// [`poll_timeout`](Self::poll_timeout): [`handle_timeout`](Self::handle_timeout). Packets are
+/// delivered through the `out` argument, those of one flow in order except late ones.
 ///
 /// `T` is a handle to a packet's buffer; nothing else is known of it.
 ///
-/// Cost: O(1) an in-order packet; O(1) amortised a held one; `release` O(paths) for each flow that
-/// waits, of which it looks at 64 at most. Memory for held packets is taken when a flow has its
-/// first gap and given back when the flow is in order again: with the default bounds 25 MB at most,
-/// when each packet held lies far from all others.
+/// Cost: O(1) per in-order packet; O(1) amortised per buffered one; `release` O(paths) for each
+/// waiting flow, of which it examines at most 64. Memory for buffered packets is allocated when a
+/// flow has its first gap and released when the flow is in order again: with the default bounds at
+/// most 25 MB, when each buffered packet lies far from all others.
 #[derive(Debug)]
 pub struct Resequencer<T> {
     config: Config,
@@ -147,24 +149,24 @@ pub struct Resequencer<T> {
     flows: Table<T>,
     /// Slots of the flows that hold packets.
     waiting: Vec<usize>,
-    /// Where the next look at these begins, when there are too many for one.
+    /// Position at which the next examination begins if there are too many flows for one.
     rotation: usize,
     /// Emptied memory of flows that held packets.
     #[expect(clippy::vec_box, reason = "the boxes move to the flows as they are")]
-    spare: Vec<Box<Held<T>>>,
+    spare: Vec<Box<ReorderBuffer<T>>>,
     /// Packets held in all.
     len: usize,
-    /// Until when retransmissions may come, and how long one takes.
+    /// Time until which retransmissions may arrive, and the duration of one.
     retransmissions: Option<(Instant, Duration)>,
     /// The earliest that a gap is to be given up; never too late, perhaps too early.
     due: Option<Instant>,
     counters: Counters,
-    /// Flows looked at.
+    /// Number of flows examined.
     steps: u64,
 }
 
 impl<T> Resequencer<T> {
-    /// A resequencer that knows no flows and no paths.
+    /// Creates a resequencer without flows and paths.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -182,40 +184,40 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// What has been done so far.
+    /// Returns the event counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// How often a waiting flow was looked at: the work that is not in proportion to packets.
+    /// Returns how many waiting flows were examined: the work that is not proportional to packets.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Packets held now.
+    /// Returns the number of held packets.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no packet is held.
+    /// Returns whether no packet is buffered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Flows known now.
+    /// Returns the number of flows.
     #[must_use]
     pub fn flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// Learns from an authenticated packet of any kind that `path` brought now and the sender
-    /// stamped `sent_us`.
+    /// Records the arrival of an authenticated packet of any kind on `path`, with the send time
+    /// `sent_us`.
     ///
-    /// Of a batch of one path it is enough to give the first and the last.
+    /// For a batch of one path, the first and the last packet are sufficient.
     pub fn on_arrival(&mut self, path: PathId, sent_us: u32, now: Instant) {
         match self.paths.iter_mut().find(|known| known.id == path) {
             Some(known) => known.on_arrival(sent_us, now),
@@ -223,21 +225,21 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// Forgets a path that was closed or declared dead: nothing is expected of it any more.
+    /// Removes a path that was closed or declared dead: no packets are expected from it.
     pub fn forget_path(&mut self, path: PathId) {
         self.paths.retain(|known| known.id != path);
     }
 
-    /// When a packet that a path jumped over, and that was sent at a time or later, is lost: now,
-    /// or later if the path brings nothing more; `None` if the path is not known.
+    /// Returns when a skipped packet that was sent at a time or later counts as lost: now, or later
+    /// if the path delivers nothing more; `None` for an unknown path.
     #[must_use]
     pub fn overtaken_at(&self, path: PathId, sent_us: u32, now: Instant) -> Option<Instant> {
         let known = self.paths.iter().find(|known| known.id == path)?;
         Some(known.overtaken_at(sent_us, self.config.margin, now))
     }
 
-    /// When a path that brings nothing more is silent, for which its delays are no reason; `None`
-    /// if it is not known, or nobody waits for it.
+    /// Returns when a path that delivers nothing more counts as silent beyond its own delays;
+    /// `None` if it is unknown, or if no packet waits for it.
     #[must_use]
     pub fn silent_at(&self, path: PathId) -> Option<Instant> {
         if self.is_empty() {
@@ -247,15 +249,16 @@ impl<T> Resequencer<T> {
         Some(known.silent_at())
     }
 
-    /// Tells until when packets that were reported missing may come again, and how long one takes;
-    /// `None`: none is awaited. Gaps are kept open for them.
+    /// Sets the time until which packets that were reported missing may arrive again, and the
+    /// duration of a retransmission; `None` if none is expected. Gaps stay open for them.
     pub fn expect_retransmissions(&mut self, retransmissions: Option<(Instant, Duration)>) {
         self.retransmissions = retransmissions;
     }
 
-    /// Takes a packet and puts into `out` what may now be delivered.
+    /// Inserts a packet and adds the packets that can now be delivered to `out`.
     ///
-    /// Gives the item back when it is refused: a duplicate, or too old to be told from one.
+    /// Returns the item if the packet is refused: it is a duplicate, or too old to distinguish from
+    /// one.
     #[must_use = "a refused item's buffer must be freed"]
     pub fn insert(&mut self, packet: Arrived<T>, now: Instant, out: &mut Vec<T>) -> Option<T> {
         let Arrived { flow, sequence, .. } = packet;
@@ -283,14 +286,14 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// Gives up every gap that no path may fill any more: once after each batch.
+    /// Gives up every gap that no path can still fill: once after each batch.
     pub fn release(&mut self, now: Instant, out: &mut Vec<T>) {
         if self.waiting.is_empty() {
             self.due = None;
             return;
         }
         let mut due = Instant::FAR_FUTURE;
-        let (mut at, mut left) = self.first_look(LOOKED_AT);
+        let (mut at, mut left) = self.first_examination(EXAMINED);
         while left > 0
             && let Some(&slot) = self.waiting.get(at)
         {
@@ -301,21 +304,21 @@ impl<T> Resequencer<T> {
                     at += 1;
                     left -= 1;
                 }
-                // The flow's next gap is looked at next; when there is none, another flow has taken
-                // its place in the list.
+                // The flow's next gap follows; if there is none, another flow has taken its
+                // position in the list.
                 None => self.give_up(slot, now, out),
             }
         }
-        if self.waiting.len() > LOOKED_AT {
+        if self.waiting.len() > EXAMINED {
             self.rotation = at;
-            due = due.min(now + LOOK_AGAIN);
+            due = due.min(now + RETRY_INTERVAL);
         }
         self.due = (!self.waiting.is_empty()).then_some(due);
     }
 
-    /// Where a look at the waiting flows begins, and how many it takes in: all, or `most` in
-    /// rotation.
-    fn first_look(&mut self, most: usize) -> (usize, usize) {
+    /// Returns where an examination of the waiting flows begins and how many it covers: all, or
+    /// `most` in rotation.
+    fn first_examination(&mut self, most: usize) -> (usize, usize) {
         if self.waiting.len() <= most {
             return (0, usize::MAX);
         }
@@ -325,7 +328,7 @@ impl<T> Resequencer<T> {
         (self.rotation, most)
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout).
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let idle = self
@@ -338,7 +341,7 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// Gives up overdue gaps and forgets idle flows.
+    /// Gives up overdue gaps and removes idle flows.
     pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<T>) {
         self.release(now, out);
         while let Some(slot) = self.flows.oldest() {
@@ -349,7 +352,7 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// Puts everything held into `out` and forgets all flows: the end of the session.
+    /// Ends the session: adds all held packets to `out` and removes all flows.
     pub fn drain(&mut self, now: Instant, out: &mut Vec<T>) {
         while let Some(slot) = self.flows.oldest() {
             self.close(slot, now, out);
@@ -418,7 +421,7 @@ impl<T> Resequencer<T> {
             none => {
                 state.waiting_at = self.waiting.len();
                 self.waiting.push(slot);
-                none.insert(self.spare.pop().unwrap_or_else(|| Box::new(Held::new())))
+                none.insert(self.spare.pop().unwrap_or_else(|| Box::new(ReorderBuffer::new())))
             }
         };
         let packet = Packet {
@@ -435,7 +438,7 @@ impl<T> Resequencer<T> {
         if self.len > self.config.capacity {
             self.relieve(now, out);
         }
-        if self.waiting.len() > MOST_WAITING
+        if self.waiting.len() > MAX_WAITING
             && let Some(slot) = self.longest()
         {
             self.flush(slot, now, out);
@@ -459,8 +462,8 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// Makes room: the flow whose packet has been held longest gives up its gap; false when nothing
-    /// is held.
+    /// Frees memory: the flow whose packet has been held longest gives up its gap; returns false if
+    /// no packet is held.
     pub(crate) fn relieve(&mut self, now: Instant, out: &mut Vec<T>) -> bool {
         let longest = self.longest();
         if let Some(slot) = longest {
@@ -469,9 +472,9 @@ impl<T> Resequencer<T> {
         longest.is_some()
     }
 
-    /// The flow whose packet has been held longest, of those that one look takes in.
+    /// The flow whose packet has been held longest, of those that one examination covers.
     fn longest(&mut self) -> Option<usize> {
-        let (from, most) = self.first_look(LOOKED_AT);
+        let (from, most) = self.first_examination(EXAMINED);
         let mut longest = None;
         for &slot in self.waiting[from..].iter().take(most) {
             self.steps += 1;
@@ -533,15 +536,15 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// When the first gap of a waiting flow is to be given up; `None` when it is now.
+    /// Returns when the first gap of a waiting flow is to be given up; `None` for now.
     fn deadline(&mut self, slot: usize, now: Instant) -> Option<Instant> {
         let flow = &mut self.flows[slot];
         let held = flow.held.as_mut()?;
         let sent_us = held.first_sent_us()?;
         let (_, since) = held.oldest(flow.expected)?;
         let pause = if flow.is_bulk { PAUSE } else { Duration::ZERO };
-        // Gap after gap is being filled: what a path swallowed comes over another, and takes as
-        // long as that needs.
+        // Gap after gap is being filled: packets of a failed path arrive over another one, and take
+        // as long as that needs.
         let filling = flow.filled + pause;
         let longest = match self.retransmissions {
             _ if filling > now => LONGEST_FILLING,
@@ -557,7 +560,7 @@ impl<T> Resequencer<T> {
         let retransmitted = self
             .retransmissions
             .map(|(until, takes)| until.min(since + takes * 3).min(last));
-        // One that went with what a path that has fallen silent swallowed is sent once more too.
+        // A packet that the failed path dropped with others is retransmitted as well.
         let swallowed = live()
             .map(|path| path.silent_at())
             .filter(|at| flow.is_bulk && *at <= now)
@@ -579,29 +582,33 @@ impl<T> Resequencer<T> {
     }
 }
 
-/// How long a path may pause, beyond what is known of its delay, before a transfer takes it for
-/// silent: less than its sender waits before it sends all of a window again (RFC 6298, and a queue
-/// at the entrance), so that what comes late or is sent again over another path fills the gap.
-/// Chosen by a sweep (docs/notebook/traces.md).
+/// Pause of a path beyond its known delay after which it counts as silent for a transfer: shorter
+/// than the time after which a TCP sender retransmits a whole window (RFC 6298, and a queue at the
+/// entrance), so that late packets and retransmissions over another path fill the gap. Chosen by a
+/// sweep (docs/notebook/traces.md).
 const PAUSE: Duration = Duration::from_millis(350);
 
-/// The most that a packet of a transfer is held while gaps before it are being filled.
+/// Maximum time for which a packet of a transfer is buffered while gaps before it are being filled.
+/// Source: the experiment of docs/notebook/outages.md used it; other values were not tried.
 const LONGEST_FILLING: Duration = Duration::from_secs(2);
 
 /// Packets that a flow sends before its first round trip is over: the window of RFC 6928 several
 /// times.
 const FIRST_FLIGHT: u32 = 64;
 
-/// Emptied memory kept for the next gaps: flows rarely have gaps at once.
+/// Number of emptied buffers that are kept for the next gaps: flows rarely have gaps at the same
+/// time. Source: our choice; with fewer, more gaps allocate memory, and more only take memory.
 const SPARE: usize = 8;
 
-/// Flows that one look takes in, in rotation where more wait: what a batch costs is bounded by
-/// this, also where a sender lets thousands of flows have gaps.
-const LOOKED_AT: usize = 64;
+/// Maximum number of flows that one examination covers, in rotation if more wait. Source: a bound
+/// on the cost of a batch against a sender that causes gaps in thousands of flows; the number was
+/// not measured.
+const EXAMINED: usize = 64;
 
-/// When the next look is, where one does not take in all flows that wait.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Interval until the next examination if one does not cover all waiting flows. Source: timers of
+/// the driver have a resolution of 1 ms.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Flows that wait at once; with one more, the one that has waited longest of some gives up its
-/// gaps.
-const MOST_WAITING: usize = 1_024;
+/// gaps. Source: a bound on the memory of a session; the number was not measured.
+const MAX_WAITING: usize = 1_024;

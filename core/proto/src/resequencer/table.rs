@@ -4,12 +4,12 @@ use hawser_units::{Instant, Sequence};
 
 use super::flow::Flow;
 
-/// Flow numbers to [`Flow`]s, with a bound on how many are known at once.
+/// Maps flow numbers to [`Flow`]s; the number of flows is bounded.
 ///
 /// Cost: O(1) for everything; two bytes for every flow number up to the highest seen.
 #[derive(Debug)]
 pub(super) struct Table<T> {
-    /// By flow number: where it stands in `slots`.
+    /// Positions in `slots`, by flow number.
     index: Vec<u16>,
     slots: Vec<Flow<T>>,
     free: Vec<u16>,
@@ -115,7 +115,8 @@ impl<T> core::ops::IndexMut<usize> for Table<T> {
     }
 }
 
-/// No slot: a table holds at most this many flows.
+/// Marks the absence of a slot: a table has at most this many flows. Source: the flow of an inner
+/// header has 16 bits ([`hawser_wire::data::Inner`]).
 pub(super) const NONE: u16 = u16::MAX;
 
 #[cfg(test)]

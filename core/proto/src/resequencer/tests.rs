@@ -46,7 +46,7 @@ impl Rig {
         refused.is_none()
     }
 
-    /// Lets time pass, timers and all.
+    /// Advances the time, and executes timers.
     fn run_to(&mut self, now: u64) {
         while let Some(due) = self.machine.poll_timeout().filter(|&due| due <= at(now)) {
             self.machine.handle_timeout(due, &mut self.out);
@@ -416,8 +416,8 @@ fn lots(mut state: u64) -> impl FnMut() -> f64 {
 /// A packet under way: arrival time, send time, path, sequence.
 type Flight = (u64, u64, u16, u32);
 
-/// A saturating flow over 5 and 30 ms with 1 ms of jitter, FIFO within a path, for 5 s; loses what
-/// `lost` says.
+/// A saturating flow over 5 and 30 ms with 1 ms of jitter, FIFO within a path, for 5 s; `lost`
+/// selects the lost packets.
 fn flights(mut lost: impl FnMut(u64, u16) -> bool) -> Vec<Flight> {
     let mut draw = lots(1);
     let mut last = [0u64; 2];
@@ -551,7 +551,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What must be true of any resequencer, checked against everything that happened.
+/// Invariants of every resequencer, checked against all events.
 #[derive(Default)]
 struct Witness {
     /// Accepted and not yet delivered: when.
@@ -559,7 +559,7 @@ struct Witness {
     delivered: BTreeSet<(u16, u32)>,
     /// The highest sequence delivered, by flow.
     highest: BTreeMap<u16, u32>,
-    /// Delivered below the highest, all told.
+    /// Packets delivered below the highest, in total.
     late: u64,
 }
 
@@ -706,7 +706,7 @@ fn a_flow_that_begins_beyond_its_first_flight_begins_there() {
     rig.arrive(1, 64, 1, 1_030_000, 1_035_000);
     assert_eq!(rig.drained(), [64]);
     rig.arrive(2, 63, 1, 1_030_000, 1_035_000);
-    assert_eq!(rig.drained(), [], "those before it may still come");
+    assert_eq!(rig.drained(), [0_u32; 0], "those before it may still come");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Backpressure striping: the links themselves say how much they can carry.
+//! Backpressure striping: the reports of paths determine how much each path gets.
 //!
 //! ```text
 //!                 every path was given its threshold of packets
@@ -10,9 +10,9 @@
 //!                                                   (round robin)
 //! ```
 //!
-//! In steady state a path gets a packet only for one that it reported as received or lost: the
-//! faster one reports more often and so carries more, and one that stalls gets nothing, within a
-//! threshold of packets.
+//! In steady state a path gets a new packet for each packet that it has reported as received or
+//! lost, within a threshold of packets in flight. So a faster path reports more often and gets more
+//! packets, and a path that stalls gets none.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use hawser_units::{Bytes, Instant, PathId};
 
 use super::{Choice, Demand, PathView, RoundRobin, Scheduler, wait};
 
-/// Sends where fewer packets than the path's threshold are unreported.
+/// Sends on a path with fewer unreported packets than its threshold.
 ///
 /// Source: Multifacet section 3.1. Deviates: its device reports within a frame time, a tunnel's far
 /// end within a round trip, so a threshold is at least twice the packets of a round trip at the
@@ -44,7 +44,7 @@ impl Default for Backpressure {
 }
 
 impl Backpressure {
-    /// With thresholds that follow the paths' rates and round trips.
+    /// Creates a scheduler whose thresholds follow the paths' rates and round trips.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Backpressure {
         }
     }
 
-    /// With the same threshold for every path, as in the paper.
+    /// Creates a scheduler with the same threshold for every path, as in the paper.
     #[must_use]
     pub fn with_threshold(packets: u32) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! Sends each packet where it arrives first, and waits for a fast path where a slow one would only
-//! hold the flow up.
+//! Sends each packet on the path on which it arrives first, and waits for a fast path if a slow one
+//! would delay the flow.
 //!
 //! ```text
 //!                            the earliest path is not ready, and a slow one would finish last
@@ -34,14 +34,14 @@ pub struct EarliestDelivery {
 }
 
 impl EarliestDelivery {
-    /// Not waiting.
+    /// Creates a scheduler that does not wait.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many packets may go over the `slow` path, in vain if 0: as many as the faster paths
-    /// cannot deliver before it.
+    /// Returns how many packets may use the `slow` path: as many as the faster paths cannot deliver
+    /// before it, and 0 if it gains nothing.
     fn worth(&mut self, slow: &PathView, demand: &Demand, paths: &[PathView], now: Instant) -> u64 {
         let limit = in_order(slow, demand, now);
         let faster = || paths.iter().filter(|path| in_order(path, demand, now) < limit);
@@ -109,8 +109,8 @@ impl Scheduler for EarliestDelivery {
     }
 }
 
-/// When the path may send: its pacing says, or, with its window closed, the next report, which
-/// comes at the path's rate.
+/// Returns when the path may send: by its pacing or, with its window closed, at the next report,
+/// which arrives at the path's rate.
 fn start(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     let paced = path.ready_at.max(now);
     if path.window > InnerBytes(0) {
@@ -123,12 +123,12 @@ fn start(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     paced.max(now + report)
 }
 
-/// When a packet arrives that goes as soon as the path may send.
+/// Returns when a packet arrives that is sent as soon as the path may send.
 pub(super) fn arrival(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     start(path, demand, now) + path.delay + path.transmission(InnerBytes(demand.len.into()))
 }
 
-/// When a packet and all before it are there.
+/// Returns when a packet and all before it have arrived.
 ///
 /// A transfer that its own window bounds gets a window in the time until all of it is there. So it
 /// does not take the nearer of two paths when that one nearly always has something to retransmit: a
@@ -155,24 +155,28 @@ fn until_overtaken(path: &PathView, demand: &Demand, other: Option<Instant>, now
     u64::try_from(lead / each).unwrap_or(u64::MAX).saturating_add(1)
 }
 
-/// A sustained flow takes every path that is not slower than the fastest by more than this, without
-/// a backlog that asks for it: a sender that paces itself (BBR) never builds one, and would be left
-/// with the fastest path alone. Not while a faster path still grows: the detour would lengthen the
-/// round trips of a young flow, whose sender takes that for a full path and ends its slow start.
-/// And not while all that is carried is what the faster paths could carry alone: such a flow is
-/// held back by its own window, which the detour only makes it wait for.
+/// Difference of delays up to which a sustained flow uses a slower path without a backlog: a sender
+/// that paces itself (BBR) never builds one, and would be left with the fastest path alone. It does
+/// not apply while a faster path still grows: the longer delay would increase the round trips of a
+/// young flow, whose sender mistakes that for a full path and ends its slow start. Nor does it
+/// apply while the throughput is what the faster paths could transfer alone: such a flow is limited
+/// by its own window, and a slower path would only delay it. Source: our choice, between a
+/// difference of 50 ms, which costs 3 % of the goodput, and one of 100 ms, which costs a quarter
+/// (docs/design/earliest-delivery.md, "Conclusions").
 const SUSTAINED_SPREAD: Duration = Duration::from_millis(80);
 
-/// How much more than is carried the faster paths must be able to carry, for the flow to have room
-/// to grow there.
+/// Capacity of the faster paths, relative to the present throughput, that gives the flow room to
+/// grow there. Source: our choice, the gain with which BBR probes for more (`UP_PACING` of
+/// `path/control/bbr.rs`), so that such a flow finds that room.
 const ABLE: f64 = 1.25;
 
-/// Once waiting, a slow path must be worth it by a quarter of its delivery time more (ECF section
-/// 4: beta = 0.25).
+/// Advantage by which a slow path must win once the flow waits: a quarter of its delivery time.
+/// Source: beta = 0.25 in section 4 of ECF (CoNEXT 2017).
 const HYSTERESIS: u32 = 4;
 
-/// A run of this duration may go out in one piece even if another path would deliver its end
-/// sooner: it is half the resequencer's margin, and 90 packets at 1 Gbit/s.
+/// Transmission time of a run that may go out in one piece even if another path would deliver its
+/// end sooner; 90 packets at 1 Gbit/s. Source: half of the resequencer's margin
+/// ([`crate::resequencer::Config`]).
 const SHORT_RUN: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -273,7 +277,7 @@ mod tests {
         );
         paths[1].loss = 0.0;
         assert_eq!(taken(50, &paths), 1);
-        // What the steady path cannot carry at once waits for it, until it could not carry it all.
+        // Packets beyond the steady path's window wait for it, unless it cannot carry all of them.
         paths[1].loss = 0.01;
         paths[0].ready_at = Instant::from_nanos(500_000);
         let demand = |mbps| Demand {

@@ -5,17 +5,16 @@ use hawser_wire::layer::Layer;
 
 use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, wait};
 
-/// Gives each description of a stream a path of its own, so that one path's failure costs one
-/// description.
+/// Assigns a path of its own to each description of a flow, so that the failure of one path costs
+/// one description.
 ///
-/// A new description takes the most reliable path among those with the fewest descriptions of its
+/// A new description gets the most reliable path among those with the fewest descriptions of its
 /// flow, and stays there: moving it would make losses of different descriptions alike. It moves
-/// when its path goes, or when it shares a path while another has none. Packets without a mark go
-/// in surplus round robin over all paths.
+/// when its path fails, or when it shares a path while another has none. Packets without a mark use
+/// all paths by surplus round robin.
 ///
-/// Source: Piconet section III-D (independent-path striping).
-/// Cost: O(paths x descriptions of a flow) a packet; memory grows with the flows whose paths are
-/// still there.
+/// Source: Piconet section III-D (independent-path striping). Cost: O(paths x descriptions of a
+/// flow) a packet; memory grows with the flows whose paths still exist.
 #[derive(Debug, Default)]
 pub struct IndependentPath {
     places: BTreeMap<(u16, Layer), PathId>,
@@ -23,13 +22,13 @@ pub struct IndependentPath {
 }
 
 impl IndependentPath {
-    /// No description has a path.
+    /// Creates a scheduler without a path for any description.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many descriptions of a flow, other than `but`, are on a path.
+    /// Returns how many descriptions of a flow, other than `but`, are on a path.
     fn crowd(&self, flow: u16, but: Layer, path: PathId) -> usize {
         let of_flow = self.places.range((flow, Layer(0))..=(flow, Layer(u8::MAX)));
         of_flow
@@ -37,8 +36,8 @@ impl IndependentPath {
             .count()
     }
 
-    /// Where a description goes; all places are among `paths`.
-    fn place(&mut self, flow: u16, layer: Layer, paths: &[PathView]) -> Option<PathId> {
+    /// Returns the path of a description; every assigned path is among `paths`.
+    fn assign(&mut self, flow: u16, layer: Layer, paths: &[PathView]) -> Option<PathId> {
         let best = paths.iter().min_by(|a, b| {
             let crowds = self.crowd(flow, layer, a.id).cmp(&self.crowd(flow, layer, b.id));
             crowds.then(a.loss.total_cmp(&b.loss)).then(a.id.cmp(&b.id))
@@ -63,7 +62,7 @@ impl Scheduler for IndependentPath {
         };
         self.places
             .retain(|_, place| paths.iter().any(|path| path.id == *place));
-        let Some(place) = self.place(demand.flow, layer, paths) else {
+        let Some(place) = self.assign(demand.flow, layer, paths) else {
             return wait(paths, now);
         };
         let path = paths.iter().position(|path| path.id == place).unwrap_or_default();
@@ -77,7 +76,7 @@ impl Scheduler for IndependentPath {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{chosen, demand, open};
+    use super::super::tests::{demand, open, selected_path};
     use super::*;
     use proptest::prelude::*;
 
@@ -88,7 +87,7 @@ mod tests {
                     layer: Some(Layer(description)),
                     ..demand(200, 1)
                 };
-                paths[chosen(scheduler.choose(&demand, paths, Instant::ZERO))]
+                paths[selected_path(scheduler.choose(&demand, paths, Instant::ZERO))]
                     .id
                     .0
             })

@@ -1,9 +1,9 @@
-//! Striping of layered streams: what matters most goes over the most reliable paths, and what there
-//! is no room for is let go.
+//! Striping of layered flows: important layers use the most reliable paths, and layers without room
+//! are dropped.
 //!
-//! A packet's layer is its mark ([`Demand::layer`]); the layers of a flow are its sub-flows. Which
-//! paths each of them has is worked out by [`crate::pool::allocation`] whenever paths or needs
-//! change; here packets are striped over the paths of their layer.
+//! The mark of a packet is its layer ([`Demand::layer`]); the layers of a flow are its sub-flows.
+//! [`crate::pool::allocation`] assigns paths to layers whenever paths or needs change. This
+//! scheduler stripes packets over the paths of their layer.
 //!
 //! ```text
 //!                       paths or layers changed, or a while ago
@@ -17,8 +17,8 @@
 //!                                                                   ready and delivers sooner
 //! ```
 //!
-//! Failure: a path that goes is not among the views any more, and the next packet finds a new plan.
-//! Nothing is sent again here.
+//! Failure: a path that fails is no longer among the views, and the next packet gets a new plan.
+//! This module retransmits nothing.
 
 use std::collections::BTreeMap;
 
@@ -31,18 +31,17 @@ use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, channels, wa
 use crate::pool::allocation::{self, Channel, FlowNeed, Need, Remainder, Shares};
 use crate::pool::requirement::{Observer, Requirement};
 
-/// Gives the base layer the most reliable paths, the next layer the next ones, and the last layers
-/// nothing when paths are short.
+/// Assigns the most reliable paths to the base layer, the next ones to the next layer, and none to
+/// the last layers if there are not enough paths.
 ///
 /// With marks made from frame kinds ([`hawser_wire::layer::Frame::layer`]) this is frame-priority
-/// striping: I before P before B. What each layer needs is observed, or declared with
-/// [`Self::with_needs`]. An observed layer is let go only once packets pile up, because the rate of
-/// a path that was never filled is known as a lower bound only. Packets without a mark go in
-/// surplus round robin over all paths.
+/// striping: I before P before B. The needs of each layer are observed, or declared with
+/// [`Self::with_needs`]. An observed layer is dropped only when packets accumulate, because the
+/// known rate of a path that was never filled is a lower bound. Packets without a mark use all
+/// paths by surplus round robin.
 ///
-/// Source: Piconet section III-D (layer-priority and frame-priority striping).
-/// Cost: O(paths) a packet, O(layers x paths) a plan; memory grows with the flows of the last
-/// seconds.
+/// Source: Piconet section III-D (layer-priority and frame-priority striping). Cost: O(paths) a
+/// packet, O(layers x paths) a plan; memory grows with the flows of the last seconds.
 #[derive(Debug, Default)]
 pub struct LayerPriority {
     remainder: Remainder,
@@ -62,7 +61,7 @@ struct Subflow {
 }
 
 impl Subflow {
-    /// Takes note of what a packet takes of a path: needs are held against rates, which count UDP
+    /// Records what a packet takes of a path: needs are held against rates, which count UDP
     /// payload.
     fn note(&mut self, demand: &Demand, now: Instant) {
         self.observer
@@ -70,7 +69,7 @@ impl Subflow {
     }
 }
 
-/// What a plan was made of.
+/// Inputs of a plan.
 #[derive(Clone, Debug, PartialEq)]
 struct Planned {
     at: Instant,
@@ -79,7 +78,8 @@ struct Planned {
 }
 
 impl LayerPriority {
-    /// With needs as observed; each layer has paths of its own while there are enough.
+    /// Creates a scheduler with observed needs; each layer has paths of its own while there are
+    /// enough.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -88,7 +88,8 @@ impl LayerPriority {
         }
     }
 
-    /// With these needs for the layers of every flow, and no patience with those that do not fit.
+    /// Creates a scheduler with these needs for the layers of every flow, which drops packets that
+    /// exceed them.
     #[must_use]
     pub fn with_needs(needs: Vec<Need>, remainder: Remainder) -> Self {
         Self {
@@ -98,7 +99,7 @@ impl LayerPriority {
         }
     }
 
-    /// Makes a new plan if the old one is not of these paths and sub-flows any more.
+    /// Creates a new plan if the old one is for other paths or sub-flows.
     fn plan(&mut self, paths: &[PathView], now: Instant) {
         let shown = |path: &PathView| {
             (
@@ -158,7 +159,7 @@ impl LayerPriority {
     }
 }
 
-/// What a layer was seen to send, with some room to grow.
+/// Returns the observed traffic of a layer, with some room to grow.
 fn observed(observer: &mut Observer, now: Instant) -> Need {
     let traffic = observer.requirement(now).unwrap_or(Requirement::TokenBucket {
         rate: Rate::from_bps(1),
@@ -258,39 +259,52 @@ impl Scheduler for LayerPriority {
     }
 }
 
-/// The least queue that says that there is not enough for all layers, bytes.
+/// Returns the minimum queue that shows that there is not enough rate for all layers, bytes.
 fn crowding_backlog(len: u32) -> u64 {
-    LEAST_BACKLOG.min(u64::from(len) * FEW)
+    MIN_BACKLOG.min(u64::from(len) * FEW)
 }
 
-/// How old a plan may become while nothing seems to change: needs grow without a sign.
-const PLAN_AGAIN: Duration = Duration::from_millis(100);
+/// Maximum age of a plan while nothing seems to change: needs grow without a signal. Source: our
+/// choice; a longer one leaves a layer that grows without channels for as long, a shorter one
+/// computes plans more often.
+pub(crate) const PLAN_AGAIN: Duration = Duration::from_millis(100);
 
-/// When a sub-flow that sends nothing gives its channels back: longer than the pause between two
-/// sparse layers.
+/// Time after which an idle sub-flow returns its channels: longer than the pause between two sparse
+/// layers. Source: our choice; a shorter one gives the channels of a sparse layer away between two
+/// of its packets, a longer one reserves them for a layer that has ended.
 const FORGET: Duration = Duration::from_secs(3);
 
-/// An observed layer may grow by an eighth before the next plan.
+/// An observed layer may grow by an eighth before the next plan. Source: our choice; a larger one
+/// reserves rate that other layers do not get, with a smaller one layers wait for the next plan
+/// more often.
 const HEADROOM: f64 = 1.125;
 
-/// Changes of a path's rate below this, in bit/s, make no new plan at once.
+/// Minimum change of a path's rate for which a new plan is made at once. Units: bit/s. Source: our
+/// choice, a thirtieth of a slow line of 28 kbit/s; larger steps would keep a plan for a path whose
+/// rate has fallen, until [`PLAN_AGAIN`].
 const RATE_STEP: u64 = 1_000;
 
-/// Changes of loss below a thousandth make no new plan at once.
+/// Inverse of the change of loss from which a new plan is made at once. Source: our choice, 0.1 %,
+/// since the base layer's loss is of that order; larger ones would keep a plan until
+/// [`PLAN_AGAIN`].
 const LOSS_STEPS: f64 = 1_000.0;
 
-/// A queue that all paths together need longer for says that there is not enough for all layers.
+/// Transmission time of a queue over all paths from which there is not enough rate for all layers.
+/// Source: our choice, a picture and a quarter of a video of 25 a second; a longer one reacts after
+/// the base layer was delayed, a shorter one drops enhancement layers at each large picture.
 const TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Nor does a queue below a few packets.
-const LEAST_BACKLOG: u64 = 6_000;
-/// Nor does a queue of three packets: 6 kB are two seconds of a slow line. Source: a sweep of 2 and
-/// 3 at 28 kbit/s with 1.2 times what the lines carry: the base loses 14 and 13 %, 34 with 6 kB.
+/// Minimum queue, in bytes, from which there is not enough rate for all layers. Source: our choice,
+/// four full packets, one large picture's first burst, which is no sign of a lack of rate.
+const MIN_BACKLOG: u64 = 6_000;
+/// Packets up to which a queue does not count: 6 kB are two seconds of a slow line. Source: a sweep
+/// of 2 and 3 at 28 kbit/s with 1.2 times the rate of the lines: the base loses 14 and 13 %, 34
+/// with 6 kB.
 const FEW: u64 = 3;
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{chosen, demand, open};
+    use super::super::tests::{demand, open, selected_path};
     use super::*;
     use hawser_units::InnerBytes;
 
@@ -323,7 +337,7 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    /// What happens to 30 packets of each layer, by path id; 0 for those let go.
+    /// Returns the path ids of 30 packets of each layer; 0 for dropped ones.
     fn carried(scheduler: &mut LayerPriority, paths: &[PathView], layers: u8, from: u64) -> Vec<Vec<u16>> {
         let mut result = vec![Vec::new(); usize::from(layers)];
         for n in 0..30u64 {
@@ -332,7 +346,7 @@ mod tests {
                 let id = if choice == Choice::Drop {
                     0
                 } else {
-                    paths[chosen(choice)].id.0
+                    paths[selected_path(choice)].id.0
                 };
                 let ids = &mut result[usize::from(layer)];
                 if !ids.contains(&id) {
@@ -362,7 +376,7 @@ mod tests {
         let paths = [lossy(1, 40, 0.0), lossy(2, 40, 0.01)];
         let mut sent = [0u32; 2];
         for n in 0..600 {
-            sent[chosen(scheduler.choose(&packet(0), &paths, at(n)))] += 1;
+            sent[selected_path(scheduler.choose(&packet(0), &paths, at(n)))] += 1;
         }
         assert!(sent[0].abs_diff(400) < 20, "{sent:?}");
     }
@@ -373,7 +387,7 @@ mod tests {
         let paths = [lossy(1, 40, 0.0), lossy(2, 0, 0.01)];
         let mut sent = [0u32; 2];
         for n in 0..600 {
-            sent[chosen(scheduler.choose(&packet(0), &paths, at(n)))] += 1;
+            sent[selected_path(scheduler.choose(&packet(0), &paths, at(n)))] += 1;
         }
         assert!(sent[0].abs_diff(400) < 20, "{sent:?}");
     }
@@ -397,7 +411,7 @@ mod tests {
             backlog: InnerBytes(crowding_backlog(crowd.len)),
             ..crowd
         };
-        assert_eq!(chosen(scheduler.choose(&few, &paths, at(10_000))), 0);
+        assert_eq!(selected_path(scheduler.choose(&few, &paths, at(10_000))), 0);
         assert_eq!(scheduler.choose(&crowd, &paths, at(10_000)), Choice::Drop);
         let base = Demand {
             layer: Some(Layer(0)),
@@ -424,7 +438,7 @@ mod tests {
             scheduler.choose(&small(0), &paths, at(n * 10));
             scheduler.choose(&small(1), &paths, at(n * 10));
         }
-        assert_eq!(chosen(scheduler.choose(&small(0), &paths, at(2_000))), 0);
+        assert_eq!(selected_path(scheduler.choose(&small(0), &paths, at(2_000))), 0);
         assert_eq!(scheduler.choose(&small(1), &paths, at(2_000)), Choice::Drop);
     }
 
@@ -442,7 +456,7 @@ mod tests {
             Choice::Send { path: 1, packets: 1 }
         );
         paths[0].ready_at = at(12);
-        assert_eq!(chosen(scheduler.choose(&packet(0), &paths, at(1))), 1);
+        assert_eq!(selected_path(scheduler.choose(&packet(0), &paths, at(1))), 1);
         // One in ten is there 50 ms later: 5 ms in the mean.
         paths[1].retransmitted_after = Duration::from_millis(50);
         assert_eq!(scheduler.choose(&packet(0), &paths, at(1)), Choice::Wait(at(12)));
@@ -486,7 +500,7 @@ mod tests {
         let paths = [lossy(1, 20, 0.0), lossy(2, 20, 0.5)];
         let mut sent = [0u32; 2];
         for n in 0..100 {
-            sent[chosen(scheduler.choose(&demand(200, 1), &paths, at(n)))] += 1;
+            sent[selected_path(scheduler.choose(&demand(200, 1), &paths, at(n)))] += 1;
         }
         assert!(sent[0].abs_diff(sent[1]) < 10, "{sent:?}");
     }

@@ -4,8 +4,9 @@ use super::{Choice, Demand, PathView, Scheduler, wait};
 
 /// Sends on the ready path with the lowest round trip.
 ///
-/// The default of multipath TCP in Linux: fills the quickest path, then the next. Known fault,
-/// which `earliest-delivery` mends: the last packets of a burst go to whatever slow path is open.
+/// Default of multipath TCP in Linux: fills the path with the lowest round trip, then the next.
+/// Known weakness, which `earliest-delivery` avoids: the last packets of a burst use whichever slow
+/// path is open.
 ///
 /// Source: Paasch, Ferlin, Alay, Bonaventure, CSWS 2014 section 3 ("lowest-RTT-first").
 /// Cost: O(paths) a run.
@@ -13,7 +14,7 @@ use super::{Choice, Demand, PathView, Scheduler, wait};
 pub struct MinRtt;
 
 impl MinRtt {
-    /// Keeps no state.
+    /// Creates a scheduler, which has no state.
     #[must_use]
     pub fn new() -> Self {
         Self

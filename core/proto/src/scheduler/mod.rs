@@ -1,8 +1,9 @@
-//! Schedulers: which path carries the next packet.
+//! Schedulers: selection of the path of the next packet.
 //!
-//! A scheduler sees the paths as [`PathView`]s and one [`Demand`], and answers with a [`Choice`].
-//! It keeps whatever state its discipline needs and nothing of the paths' own: those are measured
-//! elsewhere and handed in, so that one scheduler serves the daemon, the lab and the simulator.
+//! A scheduler receives the paths as [`PathView`]s and one [`Demand`], and answers with a
+//! [`Choice`]. It stores the state of its discipline, and nothing about the paths: these are
+//! measured elsewhere and passed as arguments, so that the daemon, the laboratory and the simulator
+//! use the same scheduler.
 
 //!
 //! A path is *ready* when its window is open and its pacing lets a packet go. Most disciplines are
@@ -33,17 +34,19 @@ pub use backpressure::Backpressure;
 pub use earliest_delivery::EarliestDelivery;
 pub use independent_path::IndependentPath;
 pub use layer_priority::LayerPriority;
+pub(crate) use layer_priority::PLAN_AGAIN;
 pub use min_rtt::MinRtt;
 pub use random::Random;
 pub use redundant::Redundant;
 pub use round_robin::RoundRobin;
+pub(crate) use selective_redundant::LOSS_DETECTION;
 pub use selective_redundant::SelectiveRedundant;
 pub use surplus_round_robin::SurplusRoundRobin;
 pub use weighted_fair::WeightedFair;
 
 pub use hawser_wire::control::SCHEDULERS as NAMES;
 
-/// The scheduler of a class for which nothing else is configured.
+/// Returns the default scheduler of a class.
 #[must_use]
 pub const fn default_of(class: Class) -> &'static str {
     match class {
@@ -53,15 +56,15 @@ pub const fn default_of(class: Class) -> &'static str {
     }
 }
 
-/// A name that is no scheduler's.
+/// An unknown name of a scheduler.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown scheduler {name:?}: expected one of {}", NAMES.join(", "))]
 pub struct UnknownScheduler {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: String,
 }
 
-/// Makes the scheduler called `name`; `seed` feeds those that draw lots.
+/// Creates the scheduler called `name`; `seed` is the seed of randomised schedulers.
 ///
 /// # Errors
 /// [`UnknownScheduler`] when `name` is not in [`NAMES`]; its message lists them.
@@ -86,22 +89,23 @@ pub fn by_name(name: &str, seed: u64) -> Result<Box<dyn Scheduler>, UnknownSched
     })
 }
 
-/// What a scheduler sees of a usable path at the moment of decision.
+/// View of a usable path at the moment of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct PathView {
-    /// Which path.
+    /// Id of the path.
     pub id: PathId,
-    /// What the path may take now under its window and pacing; 0 when it must wait.
+    /// Bytes that the path may send now within its window and pacing; 0 if it must wait.
     pub window: InnerBytes,
-    /// When pacing lets the next packet go; `now` or earlier when it may go at once.
+    /// Time at which pacing permits the next packet; `now` or earlier if it may be sent at once.
     pub ready_at: Instant,
-    /// What the path is expected to carry in two round trips: the measured rate, or four times as
-    /// much while it grows. What weighted disciplines share by: by the measured rate instead, they
-    /// lose up to 40 % over paths that shuffle.
+    /// Predicted transfer in two round trips: the measured rate, or four times as much while it
+    /// grows. Weighted disciplines share by it: by the measured rate instead, they lose up to 40 %
+    /// over paths that reorder.
     pub soon: PredictedRate,
-    /// The same in four round trips: sixteen times the measured rate while it grows. What earliest
-    /// delivery reckons with, so that a transfer leaves a young fast path to grow: with `soon` or
-    /// the measured rate instead, it loses up to 32 % where a path is far and shuffles or loses.
+    /// Predicted rate in four round trips: sixteen times the measured rate while the path grows.
+    /// Earliest delivery uses it, so that a transfer leaves a young fast path room to grow. With
+    /// `soon` or the measured rate instead, it loses up to 32 % where a path has a long delay and
+    /// reorders or loses.
     pub later: PredictedRate,
     /// Packets sent and not yet reported as received or lost.
     pub packets_in_flight: u32,
@@ -116,39 +120,39 @@ pub struct PathView {
     pub loss: f64,
     /// Share of time in which its packets arrived too late for a call, 0 to 1.
     pub late: f64,
-    /// From sending a packet that is lost until its retransmission is sent.
+    /// Time from sending a packet that is lost to sending its retransmission.
     pub retransmitted_after: Duration,
-    /// Its capacity is still being found, and doubles each round trip: `soon` and `later` are more
-    /// than was measured.
+    /// Marks a path whose capacity is still being searched and doubles each round trip: `soon` and
+    /// `later` exceed the measured rate.
     pub is_growing: bool,
 }
 
-/// What waits to be sent: the head of one flow's queue.
+/// Demand of the head of one flow's queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand {
     /// The flow's slot.
     pub flow: u16,
     /// Bytes of the head packet (inner IP packet).
     pub len: u32,
-    /// Packets of that same size that stand ready behind each other, the head included; at least 1.
+    /// Number of consecutive packets of this size that are ready, including the head; at least 1.
     pub packets: u16,
-    /// The flow has shown that it takes all it can get: its throughput counts, not when its next
-    /// packet arrives.
+    /// Set if the flow uses all available capacity, so that its throughput matters, not the arrival
+    /// of its next packet.
     pub sustained: bool,
-    /// What goes until the last of the flow that waits has gone, the head included: flows take
-    /// turns.
+    /// Bytes that are sent until the last packet of the waiting flow has been sent, the head
+    /// included: flows take turns.
     pub backlog: InnerBytes,
-    /// What all paths together have carried of late (UDP payload), smoothed over a tenth of a
-    /// second.
+    /// Throughput of all paths together (UDP payload), smoothed over 0.1 s.
     pub throughput: Rate,
-    /// The head's place in a layered stream, or which of several descriptions it belongs to; `None`
-    /// where there is no such mark.
+    /// Layer of the head in a layered flow, or the description that it belongs to; `None` without
+    /// such a mark.
     pub layer: Option<Layer>,
-    /// The flow is a call: all of it may be sent twice, and late packets are lost to it.
+    /// Set if the flow is a call: all its packets may be sent twice, and late packets are useless
+    /// to it.
     pub is_call: bool,
 }
 
-/// What to do with the head of the queue.
+/// Decision about the head of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// Send up to `packets` packets on `paths[path]`; the caller cuts the run to the path's window.
@@ -160,14 +164,14 @@ pub enum Choice {
     },
     /// Send one packet on each path whose bit is set (bit i is `paths[i]`).
     Duplicate(u64),
-    /// Let the head go: what it needs is not there for it, and it would only delay what matters
-    /// more.
+    /// Drop the first packet: the capacity that it needs is not available, and it would only delay
+    /// what matters more.
     Drop,
     /// Send nothing until a path's state changes or the instant comes.
     Wait(Instant),
 }
 
-/// A discipline for choosing paths.
+/// An algorithm that chooses paths.
 pub trait Scheduler: Send {
     /// The name in configuration, status and logs.
     fn name(&self) -> &'static str;
@@ -178,19 +182,21 @@ pub trait Scheduler: Send {
 }
 
 impl PathView {
-    /// Whether the path may take a packet now.
+    /// Returns whether the path may take a packet now.
     #[must_use]
     pub fn is_ready(&self, now: Instant) -> bool {
         self.window > InnerBytes(0) && self.ready_at <= now
     }
 
-    /// When a packet that is sent as soon as pacing permits arrives, whatever the window says.
+    /// Returns when a packet arrives that is sent as soon as pacing permits, regardless of the
+    /// window.
     #[must_use]
     pub fn arrival(&self, now: Instant) -> Instant {
         self.ready_at.max(now) + self.delay
     }
 
-    /// How long inner packets take at the rate of `later`; zero when no rate is known.
+    /// Returns the transmission time of inner packets at the rate of `later`; zero if no rate is
+    /// known.
     #[must_use]
     pub fn transmission(&self, inner: InnerBytes) -> Duration {
         let UdpBytes(bytes) = inner.unframed();
@@ -201,7 +207,7 @@ impl PathView {
         }
     }
 
-    /// The longest run of the demand's packets that the window holds; at least 1.
+    /// Returns the largest number of the demand's packets that fits in the window; at least 1.
     #[must_use]
     pub fn run(&self, demand: &Demand) -> u16 {
         let fit = self.window.0 / u64::from(demand.len.max(1));
@@ -218,7 +224,7 @@ fn wait(paths: &[PathView], now: Instant) -> Choice {
     Choice::Wait(paced.min().unwrap_or(Instant::FAR_FUTURE))
 }
 
-/// The paths as channels that may be given away.
+/// Returns the paths as channels for allocation.
 pub(crate) fn channels(paths: &[PathView]) -> Vec<Channel> {
     let lowest = lowest_rate(paths);
     let channel = |path: &PathView| Channel {

@@ -2,9 +2,9 @@ use hawser_units::{Instant, split_mix};
 
 use super::{Choice, Demand, PathView, Scheduler, wait};
 
-/// Draws a path for every packet, all ready ones alike.
+/// Draws a path for each packet, each ready path with equal probability.
 ///
-/// The baseline of every comparison: even shares whatever the rates, and the most reordering.
+/// Baseline of every comparison: equal shares regardless of the rates, and the most reordering.
 ///
 /// Source: Piconet section IV (the "random" policy).
 /// Cost: O(paths) a packet.
@@ -14,7 +14,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// Draws from the stream that `seed` begins.
+    /// Creates a scheduler with a seed for its random numbers.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { state: seed }

@@ -13,7 +13,7 @@ use super::{Choice, Demand, PathView, Scheduler, wait};
 pub struct Redundant;
 
 impl Redundant {
-    /// Keeps no state.
+    /// Creates a scheduler, which has no state.
     #[must_use]
     pub fn new() -> Self {
         Self

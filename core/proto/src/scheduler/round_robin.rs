@@ -2,23 +2,22 @@ use hawser_units::{Instant, PathId};
 
 use super::{Choice, Demand, PathView, Scheduler, wait};
 
-/// Gives every path one packet in turn; a path that is not ready misses its turn.
+/// Sends one packet on each path in turn; a path that is not ready misses its turn.
 ///
-/// Source: Piconet section IV ("RR").
-/// Cost: O(paths) a packet.
+/// Source: Piconet section IV ("RR"). Cost: O(paths) a packet.
 #[derive(Clone, Debug, Default)]
 pub struct RoundRobin {
     last: Option<PathId>,
 }
 
 impl RoundRobin {
-    /// Begins with the first path.
+    /// Creates a scheduler that starts with the first path.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The next path in turn among those for which `eligible` holds.
+    /// Returns the next path in turn for which `eligible` returns true.
     pub(super) fn next(&mut self, paths: &[PathView], eligible: impl Fn(&PathView) -> bool) -> Option<usize> {
         let after = self
             .last
@@ -45,7 +44,7 @@ impl Scheduler for RoundRobin {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{chosen, demand, open};
+    use super::super::tests::{demand, open, selected_path};
     use super::*;
     use hawser_units::InnerBytes;
 
@@ -54,7 +53,7 @@ mod tests {
         let mut scheduler = RoundRobin::new();
         let mut paths = vec![open(1, 1, 5), open(2, 100, 5), open(3, 10, 50)];
         let mut turn = |paths: &[PathView]| {
-            paths[chosen(scheduler.choose(&demand(1000, 9), paths, Instant::ZERO))]
+            paths[selected_path(scheduler.choose(&demand(1000, 9), paths, Instant::ZERO))]
                 .id
                 .0
         };

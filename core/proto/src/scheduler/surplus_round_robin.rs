@@ -10,8 +10,8 @@ use super::{Choice, Demand, PathView, Scheduler, lowest_rate, wait};
 /// Each turn gives a path credit in proportion to its rate; it sends while its credit is positive,
 /// and what the last packet took too much (the surplus) is taken from its next turn. Over any span
 /// the bytes of a path differ from its exact share by at most a packet and a turn. A path that is
-/// not ready keeps the credit of its missed turns, up to [`TURNS_KEPT`], so that a short wait for
-/// pacing does not cost it its share.
+/// not ready keeps the credit of its missed turns, up to [`MAX_SAVED_TURNS`], so that a short wait
+/// for pacing does not cost it its share.
 ///
 /// Source: Piconet section IV note 2 (names it); Adiseshu, Parulkar, Varghese, SIGCOMM 1996 section
 /// 3 (the algorithm).
@@ -27,7 +27,7 @@ pub struct SurplusRoundRobin {
 }
 
 impl SurplusRoundRobin {
-    /// Begins with the first path and no credit.
+    /// Creates a scheduler that starts with the first path and no credit.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -35,7 +35,7 @@ impl SurplusRoundRobin {
 
     /// The ready path whose turn is nearest: those that are ready are far slower than others, or
     /// packets have been larger than their turns.
-    fn least_in_debt(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> Choice {
+    fn smallest_debt(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> Choice {
         let credit = |path: &PathView| self.credit.get(&path.id).copied().unwrap_or_default();
         let ready = paths.iter().enumerate().filter(|(_, path)| path.is_ready(now));
         let Some((path, view)) = ready.max_by_key(|(_, path)| credit(path)) else {
@@ -54,18 +54,18 @@ impl SurplusRoundRobin {
         let path = &paths[next];
         let quantum = quantum(path, demand, rates);
         let credit = self.credit.entry(path.id).or_default();
-        *credit = (*credit + quantum).min(quantum * TURNS_KEPT);
+        *credit = (*credit + quantum).min(quantum * MAX_SAVED_TURNS);
         self.current = Some(path.id);
         next
     }
 }
 
-/// What turns are measured by.
+/// Units in which turns are measured.
 #[derive(Clone, Copy)]
 struct Rates {
-    /// Of a path of which none is known.
+    /// Rate of a path whose rate is unknown.
     unknown: Rate,
-    /// Of a path whose turn is a packet.
+    /// Rate of a path whose turn is one packet.
     unit: Rate,
 }
 
@@ -118,22 +118,23 @@ impl Scheduler for SurplusRoundRobin {
             }
             turn = Some(self.advance(demand, paths, rates));
         }
-        self.least_in_debt(demand, paths, now)
+        self.smallest_debt(demand, paths, now)
     }
 }
 
-/// Missed turns that a path may make up for: pacing delays it by a few packets, a dead path must
-/// not save up.
-const TURNS_KEPT: i64 = 4;
+/// Maximum number of missed turns that a path makes up for: pacing delays it by a few packets, and
+/// a failed path must not save turns. Source: our choice; fewer lose turns of a path that pacing
+/// delays, more send a burst of as many packets.
+const MAX_SAVED_TURNS: i64 = 4;
 
-/// Packets that the fastest path may send in a turn, the ratio of Piconet's modems (128 and 16
-/// kbit/s): a path with a long queue counts as one of a few hundred bit/s, and a packet for it
-/// would be seconds of turn for others.
+/// Packets that the fastest path may send in a turn: a path with a long queue counts as one of a
+/// few hundred bit/s, and a packet for it would take seconds of the turns of others. Source: the
+/// ratio of Piconet's links of 128 and 16 kbit/s (section IV).
 const LONGEST_TURN: u64 = 8;
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{chosen, demand, open, sent, shares};
+    use super::super::tests::{demand, open, selected_path, sent, shares};
     use super::*;
     use hawser_units::InnerBytes;
 
@@ -159,7 +160,7 @@ mod tests {
         let (mut longest, mut sent) = ([0; 3], [0; 3]);
         let (mut last, mut run) = (usize::MAX, 0);
         for _ in 0..20_020 {
-            let path = chosen(scheduler.choose(&demand(1500, 1), &paths, Instant::ZERO));
+            let path = selected_path(scheduler.choose(&demand(1500, 1), &paths, Instant::ZERO));
             run = if path == last { run + 1 } else { 1 };
             last = path;
             longest[path] = longest[path].max(run);
@@ -188,7 +189,7 @@ mod tests {
         let paths = [open(1, 10, 5), open(2, 10, 5)];
         let mut scheduler = SurplusRoundRobin::new();
         let ids = [(); 7].map(|()| {
-            paths[chosen(scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO))]
+            paths[selected_path(scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO))]
                 .id
                 .0
         });
@@ -203,7 +204,7 @@ mod tests {
         let mut sent = [0u32; 2];
         for n in 0..10_000 {
             paths[1].window = InnerBytes(if n % 4 < 2 { 0 } else { u64::MAX });
-            sent[chosen(scheduler.choose(&demand(1400, 1), &paths, Instant::ZERO))] += 1;
+            sent[selected_path(scheduler.choose(&demand(1400, 1), &paths, Instant::ZERO))] += 1;
         }
         assert!(sent[0].abs_diff(sent[1]) < 20, "{sent:?}");
     }

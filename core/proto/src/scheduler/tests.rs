@@ -36,7 +36,7 @@ pub(super) fn demand(len: u32, packets: u16) -> Demand {
 }
 
 /// The path that was chosen for a packet.
-pub(super) fn chosen(choice: Choice) -> usize {
+pub(super) fn selected_path(choice: Choice) -> usize {
     let Choice::Send { path, .. } = choice else {
         panic!("{choice:?}")
     };
@@ -53,7 +53,7 @@ pub(super) fn shares(
 ) -> Vec<f64> {
     let mut bytes = vec![0.0; paths.len()];
     for n in 0..count {
-        bytes[chosen(scheduler.choose(&demand(len(n), 1), paths, Instant::ZERO))] += f64::from(len(n));
+        bytes[selected_path(scheduler.choose(&demand(len(n), 1), paths, Instant::ZERO))] += f64::from(len(n));
     }
     let total: f64 = bytes.iter().sum();
     bytes.iter().map(|bytes| bytes / total).collect()
@@ -64,7 +64,7 @@ pub(super) fn shares(
 pub(super) fn sent(scheduler: &mut dyn Scheduler, paths: &[PathView; 2], len: u32, count: u32) -> [u32; 2] {
     let mut sent = [0; 2];
     for _ in 0..count {
-        sent[chosen(scheduler.choose(&demand(len, 1), paths, Instant::ZERO))] += 1;
+        sent[selected_path(scheduler.choose(&demand(len, 1), paths, Instant::ZERO))] += 1;
     }
     sent
 }
@@ -133,7 +133,7 @@ pub(super) fn saturate(scheduler: &mut dyn Scheduler, servers: Vec<Server>, back
     saturate_with(scheduler, servers, demand(LEN, backlog))
 }
 
-/// The same of any demand that never ends.
+/// Saturates the servers with any demand that never ends.
 fn saturate_with(scheduler: &mut dyn Scheduler, mut servers: Vec<Server>, demand: Demand) -> Vec<f64> {
     let end = Instant::from_nanos(5_000_000_000);
     let mut now = Instant::ZERO;
@@ -202,7 +202,7 @@ fn every_discipline_fills_all_paths_of_a_saturated_session() {
     }
 }
 
-/// What a path of that measured rate is expected to carry; a third of them grow.
+/// Returns the predicted rate of a path with a measured rate; a third of the paths grow.
 fn predicted(bps: u64, growth: u64, by: f64) -> PredictedRate {
     let growth = if growth.is_multiple_of(3) { by } else { 1.0 };
     PredictedRate::grown(MeasuredRate::new(Rate::from_bps(bps)), growth)

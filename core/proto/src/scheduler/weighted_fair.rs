@@ -4,17 +4,17 @@ use hawser_units::{Bytes, Instant, PathId};
 
 use super::{Choice, Demand, PathView, Scheduler, lowest_rate, wait};
 
-/// Gives each packet to the path that would finish it first in virtual time, at the rates of
+/// Sends each packet on the path that would finish it first in virtual time, at the rates of
 /// [`PathView::soon`].
 ///
-/// A path's virtual finish time grows by a packet's length over its rate; the packet goes where the
-/// result is least. Over any span a path's bytes are in proportion to its rate, and packets of
-/// different paths interleave as evenly as they can. A path that was not ready keeps a claim to at
-/// most [`PACKETS_KEPT`] packets of full size.
+/// A path's virtual finish time grows by a packet's length over its rate; the packet is sent where
+/// the result is lowest. Over any span a path's bytes are in proportion to its rate, and packets of
+/// different paths alternate as evenly as possible. A path that was not ready keeps a claim to at
+/// most [`MAX_SAVED_PACKETS`] packets of full size.
 ///
 /// Source: Demers, Keshav, Shenker, SIGCOMM 1989 (finish times); Goyal, Vin, Cheng, SIGCOMM 1996
-/// (virtual time is the start tag of the packet in service).
-/// Cost: O(paths) a packet. Units: virtual time in ns.
+/// (virtual time is the start tag of the packet in service). Cost: O(paths) a packet. Units:
+/// virtual time in ns.
 #[derive(Clone, Debug, Default)]
 pub struct WeightedFair {
     finish: BTreeMap<PathId, u64>,
@@ -22,7 +22,7 @@ pub struct WeightedFair {
 }
 
 impl WeightedFair {
-    /// All paths begin alike.
+    /// Creates a scheduler in which all paths begin with equal shares.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -41,7 +41,7 @@ impl Scheduler for WeightedFair {
             let rate = path.soon.rate().max(lowest);
             let cost = rate.time_for(Bytes(u64::from(demand.len))).as_nanos() as u64;
             let kept = rate
-                .time_for(Bytes(PACKETS_KEPT * u64::from(path.mtu)))
+                .time_for(Bytes(MAX_SAVED_PACKETS * u64::from(path.mtu)))
                 .as_nanos() as u64;
             // A path that is new starts level with the others.
             let start = self.finish.entry(path.id).or_insert(self.virtual_time);
@@ -65,12 +65,14 @@ impl Scheduler for WeightedFair {
     }
 }
 
-/// Packets that a path may catch up after a wait: a few, as pacing lets go; more would be a burst.
-const PACKETS_KEPT: u64 = 8;
+/// Maximum number of packets that a path makes up for after a wait: pacing delays it by a few, and
+/// more would be a burst. Source: our choice; fewer lose a part of the rate of a path whose timers
+/// are late, more send a burst of as many packets.
+const MAX_SAVED_PACKETS: u64 = 8;
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{chosen, demand, open, sent, shares};
+    use super::super::tests::{demand, open, selected_path, sent, shares};
     use super::*;
     use hawser_units::InnerBytes;
 
@@ -102,7 +104,8 @@ mod tests {
     fn the_first_of_equal_paths_begins() {
         let paths = [open(1, 10, 5), open(2, 10, 5)];
         let mut scheduler = WeightedFair::new();
-        let taken = [(); 4].map(|()| chosen(scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO)));
+        let taken =
+            [(); 4].map(|()| selected_path(scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO)));
         assert_eq!(taken, [0, 1, 0, 1]);
     }
 
@@ -112,7 +115,7 @@ mod tests {
         let mut scheduler = WeightedFair::new();
         let ids: Vec<_> = (0..12)
             .map(|_| {
-                paths[chosen(scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO))]
+                paths[selected_path(scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO))]
                     .id
                     .0
             })

@@ -5,28 +5,29 @@ use hawser_wire::control::{CloseReason, Limit, Message, OtherHub};
 use hawser_wire::receipt::Receipt;
 
 use super::Violation;
+use crate::checkpoint::{BadCheckpoint, ClientPaths};
 
-/// How long an answer may take at most: a connection of which nothing is heard for so long is ended
-/// below it as well.
+/// Maximum time for an answer: the transport below ends a connection after 15 s of silence (`IDLE`
+/// of `system/control/src/tls.rs`). Source: 3 s less than `IDLE`.
 const LONGEST_ANSWER: Duration = Duration::from_secs(12);
-/// An answer that takes so many round trips is late: as a mean and four mean deviations are after
-/// one sample (RFC 6298 section 2.2).
+/// Round trips after which an answer is late: a mean and four mean deviations after one sample (RFC
+/// 6298 section 2.2).
 const ROUND_TRIPS: u32 = 3;
-/// In doubt, the hub is asked so often within the time that its answer may take. QUIC asks less and
-/// less often: a hub that was away for half a second would hear the client half a second after it
-/// is back, and a standby that knows nothing of the connection says so only when it hears of it. Of
-/// 100 clients of `standby.rs` (daemons' tests), half took 1.2 s and one 2.0 s without it, with it
-/// 0.4 to 0.6 s and 1.4 s.
+/// Number of questions to a doubtful hub within the timeout of its answer. QUIC asks at growing
+/// intervals: a hub that was away for half a second would receive the client's packet half a second
+/// after its return, and a standby that does not know the connection can only say so then. Source:
+/// measured with 100 clients of `standby.rs` (daemons' tests), of which half took 1.2 s and one 2.0
+/// s without it, with it 0.4 to 0.6 s and 1.4 s.
 const ASKED_IN_DOUBT: u32 = 10;
 
-/// The times that a client's session keeps.
+/// The intervals and timeouts of a client's session.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionConfig {
-    /// From one ping to the next on a quiet connection.
+    /// Interval between pings on an idle connection.
     pub ping_every: Duration,
-    /// How long an answer may take before the connection counts as dead, or three round trips where
-    /// that is longer. Twice as long after each connection in a row on which none came, up to 12 s:
-    /// where the way is slow, a connection more makes it slower.
+    /// Time for an answer after which the connection counts as failed, or three round trips if that
+    /// is longer. Doubles after each connection in a row without an answer, up to 12 s: where the
+    /// network is slow, another connection makes it slower.
     pub answer_within: Duration,
     /// Age at which keys are replaced.
     pub rekey_after: Duration,
@@ -42,7 +43,7 @@ impl Default for SessionConfig {
     }
 }
 
-/// What the driver of a client's session has to do.
+/// Action for the driver of a client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAction {
     /// A new session began.
@@ -50,25 +51,25 @@ pub enum ClientAction {
         /// The session.
         session: u64,
     },
-    /// The session is over; its paths and keys with it.
+    /// The session has ended, with its paths and keys.
     End {
         /// The session.
         session: u64,
     },
     /// Both sides know the path: packets may flow.
     OpenPath {
-        /// On which network.
+        /// Network of the path.
         network: NetworkId,
         /// The path.
         path: u16,
-        /// The number that arriving packets carry.
+        /// Receiver index in arriving packets.
         local_index: u32,
-        /// The number that departing packets carry.
+        /// Receiver index in departing packets.
         peer_index: u32,
     },
-    /// The path is gone.
+    /// The path was removed.
     ClosePath {
-        /// It was on this network.
+        /// Former network of the path.
         network: NetworkId,
         /// The path.
         path: u16,
@@ -83,17 +84,17 @@ pub enum ClientAction {
     Leave,
     /// The hub holds this client to this from now on.
     Limit(Limit),
-    /// The hub has signed what a neighbour has carried.
+    /// The hub has signed a receipt for what a neighbour has relayed.
     Receipt(Receipt),
     /// The hub has named all others of its fleet: [`ClientSession::other_hubs`].
     NameHubs,
-    /// The hub has said which subnets it leads here: [`ClientSession::subnets`].
+    /// The hub has reported which subnets it routes here: [`ClientSession::subnets`].
     Subnets,
     /// The hub ended the connection.
     Closed(CloseReason),
 }
 
-/// What a deadline is for.
+/// Purpose of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
     /// Time to ask whether the hub is there.
@@ -126,7 +127,7 @@ struct Control {
 struct Awaited {
     number: u32,
     until: Instant,
-    /// When it is sent once more, and how often: in doubt only.
+    /// Time and interval of repetitions; only while the hub is in doubt.
     again: Option<(Instant, Duration)>,
 }
 
@@ -148,10 +149,10 @@ pub struct ClientSession {
     spare: Option<Path>,
     /// The next path id; beyond `u16` when they have run out.
     next_path: u32,
-    /// Closed, and the hub has not said that it has heard.
+    /// Closed paths that the hub has not confirmed.
     closed: Vec<u16>,
     next_ping: u32,
-    /// Of the control connection, or of the last one.
+    /// Round trip of the control connection, or of the last one.
     round_trip: Duration,
     /// Connections in a row that ended because no answer came.
     silences: u32,
@@ -162,7 +163,7 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
-    /// A machine without session and networks.
+    /// Creates a state without session and networks.
     #[must_use]
     pub fn new(config: SessionConfig) -> Self {
         Self {
@@ -183,13 +184,45 @@ impl ClientSession {
         }
     }
 
+    /// Returns what a successor continues from; `None` without a session.
+    #[must_use]
+    pub fn checkpoint(&self) -> Option<ClientPaths> {
+        let known = self.networks.values().flatten().chain(&self.spare);
+        let known = known.map(|path| path.id);
+        Some(ClientPaths {
+            session: self.session?,
+            used: known.chain(self.closed.iter().copied()).collect(),
+            next_id: self.next_path,
+        })
+    }
+
+    /// Continues a session of the previous process, without networks: the paths of that process are
+    /// closed when the hub is connected.
+    ///
+    /// # Errors
+    /// The ids are impossible.
+    pub fn restore(config: SessionConfig, saved: &ClientPaths) -> Result<Self, BadCheckpoint> {
+        let is_possible = saved.next_id <= 1 << 16
+            && saved.used.len() <= 1 << 16
+            && saved.used.iter().all(|id| u32::from(*id) < saved.next_id);
+        if !is_possible {
+            return Err(BadCheckpoint::Impossible);
+        }
+        Ok(Self {
+            session: Some(saved.session),
+            closed: saved.used.clone(),
+            next_path: saved.next_id,
+            ..Self::new(config)
+        })
+    }
+
     /// The session, if there is one.
     #[must_use]
     pub fn session(&self) -> Option<u64> {
         self.session
     }
 
-    /// Whether a control connection is up.
+    /// Returns whether a control connection is up.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.control.is_some()
@@ -214,7 +247,7 @@ impl ClientSession {
             .map(|(network, _)| *network)
     }
 
-    /// A network appeared. `index` is the number its path's arriving packets shall carry.
+    /// Adds a network. `index` is the receiver index of its path's arriving packets.
     pub fn handle_network_added(&mut self, network: NetworkId, index: u32) {
         if self.networks.contains_key(&network) {
             return;
@@ -225,7 +258,7 @@ impl ClientSession {
         }
     }
 
-    /// A network went away.
+    /// Handles the removal of a network.
     pub fn handle_network_removed(&mut self, network: NetworkId) {
         let Some(Some(path)) = self.networks.remove(&network) else {
             return;
@@ -233,27 +266,29 @@ impl ClientSession {
         if path.peer_index.is_some() {
             self.close(network, path.id);
         } else {
-            self.tell_closed(path.id);
+            self.send_closed(path.id);
         }
     }
 
-    /// Announces a path for the next network that moves, unless there is one. `index` is the number
-    /// that its arriving packets shall carry.
+    /// Announces a path for the next network that moves, unless there is one. `index` is the
+    /// receiver index of its arriving packets.
     pub fn prepare_move(&mut self, index: u32) {
         if self.spare.is_none() && self.control.is_some() {
             self.spare = self.announce_path(index);
         }
     }
 
-    /// A network has other addresses: it goes on with the spare path, if both sides know that.
-    /// False: there is none yet, and its path may be moved as it is.
+    /// Moves a network with changed addresses to its spare path, if both sides know one. Returns
+    /// false if there is no spare path; the path of the network may then move to the new address
+    /// itself.
     ///
-    /// What a datagram shows in the clear (index and packet number) would tell an observer of the
-    /// network before and of the one now that both are the same client's. A path of its own shows
-    /// nothing of the old one.
+    /// Index and packet number are in the clear. If they continued, they would show an observer of
+    /// both networks that the old and the new address belong to one client. A different path shows
+    /// no relation to the old one.
     ///
     /// Source: RFC 9000 section 9.5 (a connection id is used with one local address only).
-    /// Deviates: packet numbers are in the clear here, so the path changes and not its id alone.
+    /// Deviates: packet numbers are in the clear here, so the whole path changes and not only its
+    /// id.
     pub fn handle_network_moved(&mut self, network: NetworkId) -> bool {
         let Some(Some(path)) = self.networks.get_mut(&network) else {
             return false;
@@ -277,22 +312,22 @@ impl ClientSession {
         true
     }
 
-    /// Ends an open path on this side, and tells the hub.
+    /// Closes an open path on this side, and notifies the hub.
     fn close(&mut self, network: NetworkId, id: u16) {
         self.actions
             .push_back(ClientAction::ClosePath { network, path: id });
-        self.tell_closed(id);
+        self.send_closed(id);
     }
 
-    fn tell_closed(&mut self, id: u16) {
+    fn send_closed(&mut self, id: u16) {
         self.closed.push(id);
         if self.control.is_some() {
             self.transmits.push_back(Message::PathClose { path: id });
         }
     }
 
-    /// A control connection carries `session`: a new one, or the present one with new keys.
-    /// `fresh_index` draws a number for a path.
+    /// Continues `session` on a new control connection: a new session, or the present one with new
+    /// keys. `fresh_index` draws the receiver index of a path.
     pub fn handle_control_up(&mut self, session: u64, now: Instant, mut fresh_index: impl FnMut() -> u32) {
         self.transmits.clear();
         if self.session != Some(session) {
@@ -333,13 +368,13 @@ impl ClientSession {
         }
     }
 
-    /// The control connection is gone. The session and its paths stay.
+    /// Handles the end of the control connection. The session and its paths stay.
     pub fn handle_control_down(&mut self) {
         self.control = None;
         self.transmits.clear();
     }
 
-    /// The hub ended the session, or the user did: nothing of it stays.
+    /// Handles the end of the session by the hub or the user, and discards its state.
     pub fn handle_session_over(&mut self) {
         self.handle_control_down();
         if let Some(session) = self.session.take() {
@@ -348,26 +383,27 @@ impl ClientSession {
         }
     }
 
-    /// Takes note of the control connection's round trip, as its packets have measured it.
+    /// Records the control connection's round trip, as its packets have measured it.
     pub fn handle_round_trip(&mut self, round_trip: Duration) {
         self.round_trip = round_trip;
     }
 
-    /// The data plane doubts the path that the control connection uses: asks the hub at once.
+    /// Handles that the data plane doubts the path of the control connection: sends a ping to the
+    /// hub at once.
     pub fn handle_doubt(&mut self, now: Instant) {
-        let every = self.patience() / 2 / ASKED_IN_DOUBT;
+        let every = self.answer_timeout() / 2 / ASKED_IN_DOUBT;
         match self.control.map(|control| control.awaiting) {
             Some(Some(awaited)) if awaited.again.is_none() => self.ask_again(now, every),
-            // Half the usual patience: there is a reason to doubt.
+            // Half the usual timeout, since there is a reason to doubt the hub.
             Some(None) => {
-                self.ping(now, self.patience() / 2);
+                self.ping(now, self.answer_timeout() / 2);
                 self.set_again(now + every, every);
             }
             Some(Some(_)) | None => {}
         }
     }
 
-    /// Takes a message from the hub.
+    /// Processes a message from the hub.
     ///
     /// # Errors
     /// [`Violation`]: the connection must be closed; the state is unchanged.
@@ -437,7 +473,7 @@ impl ClientSession {
         }
     }
 
-    /// Whatever does not follow what came before begins anew, or is left out.
+    /// An entry that does not follow its predecessor restarts the list, or is ignored.
     fn on_other_hub(&mut self, hub: &OtherHub) {
         if hub.index == 0 {
             self.other_hubs.clear();
@@ -451,15 +487,15 @@ impl ClientSession {
         }
     }
 
-    /// The hubs that the one in use has named last: at most
+    /// Returns the hubs that the hub in use has announced last: at most
     /// [`MAX_OTHER_HUBS`](hawser_wire::control::MAX_OTHER_HUBS).
     #[must_use]
     pub fn other_hubs(&self) -> &[OtherHub] {
         &self.other_hubs
     }
 
-    /// The subnets that the hub leads to this client: at most
-    /// [`MAX_SUBNETS`](hawser_wire::control::MAX_SUBNETS); none before it has said so.
+    /// Returns the subnets that the hub routes to this client: at most
+    /// [`MAX_SUBNETS`](hawser_wire::control::MAX_SUBNETS); none before the hub has announced them.
     #[must_use]
     pub fn subnets(&self) -> &[Net] {
         &self.subnets
@@ -470,12 +506,12 @@ impl ClientSession {
         self.transmits.pop_front()
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<ClientAction> {
         self.actions.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called, and what for.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout), and for which purpose.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Timer)> {
         let control = self.control.as_ref()?;
@@ -494,7 +530,7 @@ impl ClientSession {
         }
     }
 
-    /// Does what is due at `now`.
+    /// Processes timers at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         let Some((at, timer)) = self.poll_timeout() else {
             return;
@@ -503,7 +539,7 @@ impl ClientSession {
             return;
         }
         match timer {
-            Timer::Ping => self.ping(now, self.patience()),
+            Timer::Ping => self.ping(now, self.answer_timeout()),
             Timer::Answer => {
                 self.silences += 1;
                 self.handle_control_down();
@@ -524,7 +560,7 @@ impl ClientSession {
         }
     }
 
-    fn patience(&self) -> Duration {
+    fn answer_timeout(&self) -> Duration {
         let shortest = self.config.answer_within;
         let first = shortest.max(self.round_trip * ROUND_TRIPS);
         (first * 2_u32.pow(self.silences.min(8))).min(LONGEST_ANSWER.max(shortest))
@@ -593,7 +629,7 @@ impl ClientSession {
         self.actions.push_back(ClientAction::Start { session });
     }
 
-    /// Paths end with their session, so nobody needs to hear of each.
+    /// Paths end with their session, so no notification of each is needed.
     fn forget_paths(&mut self) {
         self.networks.values_mut().for_each(|path| *path = None);
         self.spare = None;

@@ -11,64 +11,64 @@ use hawser_wire::receipt::CODE_LEN;
 
 use super::Violation;
 use crate::checkpoint::{BadCheckpoint, HubPaths};
-use crate::egress::MOST_DECLARED;
+use crate::egress::MAX_DECLARED;
 
-/// Most paths of a session. A scheduler sees at most 64 at a time.
+/// Maximum number of paths of a session. Source: a scheduler names paths by a mask of 64 bits.
 pub const MAX_PATHS: usize = 64;
 
-/// What the driver of a hub's session has to do.
+/// Action for the driver of a hub's session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HubAction {
     /// Both sides know the path: packets may flow.
     OpenPath {
         /// The path.
         path: u16,
-        /// The number that arriving packets carry.
+        /// Receiver index in arriving packets.
         local_index: u32,
-        /// The number that departing packets carry.
+        /// Receiver index in departing packets.
         peer_index: u32,
     },
-    /// The path is gone.
+    /// The path was removed.
     ClosePath {
         /// The path.
         path: u16,
     },
     /// The client wants this scheduler.
     SetScheduler {
-        /// For these flows.
+        /// Class of the flows.
         class: Class,
-        /// Its name, not yet checked.
+        /// Name of the scheduler, not yet checked.
         scheduler: String,
     },
     /// The client caps a path; `None` lifts the cap.
     SetCap {
         /// The path.
         path: u16,
-        /// At most this, UDP payload.
+        /// Maximum rate, UDP payload.
         cap: Option<Rate>,
     },
     /// The client has measured what packets of a path take of a radio channel.
     SetAirtime {
         /// The path.
         path: u16,
-        /// What they take; `None`: it does not know any more.
+        /// Airtime of packets; `None`: unknown now.
         airtime: Option<Airtime>,
     },
-    /// The client has said how long packets wait before a path hands them over together.
+    /// The client has reported how long packets wait before a path hands them over together.
     SetPause {
         /// The path.
         path: u16,
-        /// So long.
+        /// Duration of the pause.
         pause: Duration,
     },
-    /// The client has said for what a path is used.
+    /// The client has reported for what a path is used.
     SetPreference {
         /// The path.
         path: u16,
-        /// For what.
+        /// Preference of the path.
         preference: Preference,
     },
-    /// A neighbour of the client carries a path: receipts are to be signed.
+    /// A neighbour of the client relays a path: the hub has to sign receipts.
     SignReceipts {
         /// The path.
         path: u16,
@@ -77,12 +77,12 @@ pub enum HubAction {
         /// The code of the client, as that neighbour knows it.
         taker: [u8; CODE_LEN],
     },
-    /// The client has said how long packets of some flows are of use.
+    /// The client has reported how long packets of some flows are of use.
     SetDeadlines {
         /// The rules; the first that fits decides.
         rules: Vec<DeadlineRule>,
     },
-    /// The client has said what its programs have declared of flows that the hub sends.
+    /// The client has reported what its programs have declared of flows that the hub sends.
     SetDeclared {
         /// The flows, none left out.
         flows: Vec<DeclaredFlow>,
@@ -111,18 +111,18 @@ pub struct HubSession {
     actions: VecDeque<HubAction>,
     /// Rules of which not all have come.
     rules: Vec<DeadlineRule>,
-    /// Declared flows, at most [`MOST_DECLARED`].
+    /// Declared flows, at most [`MAX_DECLARED`].
     declared: BTreeMap<FlowKey, DeclaredFlow>,
 }
 
 impl HubSession {
-    /// A session without paths.
+    /// Creates a session without paths.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What a successor continues from.
+    /// Returns the state for a successor.
     #[must_use]
     pub fn checkpoint(&self) -> HubPaths {
         let path = |(id, path): (&u16, &Path)| (*id, path.local_index, path.peer_index);
@@ -132,7 +132,7 @@ impl HubSession {
         }
     }
 
-    /// The session of a checkpoint, without a control connection.
+    /// Creates the session from a checkpoint, without a control connection.
     ///
     /// # Errors
     /// There are more paths than a session has, an id twice, or one that is still to come.
@@ -166,7 +166,7 @@ impl HubSession {
         self.paths.len()
     }
 
-    /// A new control connection carries the session: what was meant for the old one is moot.
+    /// Continues the session on a new control connection; messages for the old one are obsolete.
     pub fn handle_control_up(&mut self) {
         self.transmits.clear();
         self.rules.clear();
@@ -177,7 +177,7 @@ impl HubSession {
         }
     }
 
-    /// Takes a message from the client; `fresh_index` draws a number for a path, unique in the
+    /// Processes a message from the client; `fresh_index` draws an index for a path, unique in the
     /// process.
     ///
     /// # Errors
@@ -245,7 +245,7 @@ impl HubSession {
         self.transmits.pop_front()
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<HubAction> {
         self.actions.pop_front()
     }
@@ -265,12 +265,12 @@ impl HubSession {
         }
     }
 
-    /// Heeds declarations of up to [`MOST_DECLARED`] flows.
+    /// Heeds declarations of up to [`MAX_DECLARED`] flows.
     fn on_declare(&mut self, flow: DeclaredFlow) {
         let key = flow.key();
         if flow.bits_per_second == 0 {
             self.declared.remove(&key);
-        } else if self.declared.len() < MOST_DECLARED || self.declared.contains_key(&key) {
+        } else if self.declared.len() < MAX_DECLARED || self.declared.contains_key(&key) {
             self.declared.insert(key, flow);
         }
         let flows = self.declared.values().copied().collect();
@@ -321,8 +321,8 @@ impl HubSession {
         Ok(())
     }
 
-    /// A path that is closed twice, or was never heard of because its announcement died with a
-    /// connection, is no violation. The answer lets the client forget it.
+    /// Closes a path. A path that is closed twice, or is unknown because its announcement was lost
+    /// with a connection, is no violation. The answer lets the client forget it.
     fn on_path_close(&mut self, id: u16) {
         if self.paths.remove(&id).is_some() {
             self.actions.push_back(HubAction::ClosePath { path: id });
@@ -336,8 +336,8 @@ impl HubSession {
         self.on_path(id, |path| HubAction::SetCap { path, cap })
     }
 
-    /// Something is to be done with a path. One that is closed already is no violation: the client
-    /// may not have heard.
+    /// Applies an action to a path. A message about a closed path is no violation: the client may
+    /// not have received the close yet.
     fn on_path(&mut self, id: u16, action: impl FnOnce(u16) -> HubAction) -> Result<(), Violation> {
         if self.paths.contains_key(&id) {
             self.actions.push_back(action(id));

@@ -1,13 +1,14 @@
-//! Which of the hubs that it knows a client uses.
+//! Choice of the hub that a client uses, among the known ones.
 //!
-//! The first that answers is kept for as long as it answers. When no path to it works, the others
-//! are asked as well. One that answers takes over unless the hub in use answers within a while
-//! ([`STAND_BY`]): networks that all fail for a time (a tunnel on the way) are no failure of the
-//! hub, and connections of applications end with a change, because they surface elsewhere.
+//! The first hub that answers is used for as long as it answers. When no path to it works, the
+//! client contacts the other hubs as well. A hub that answers takes over unless the hub in use
+//! answers within [`STAND_BY`]. Reason: if all networks fail for a moment (in a road tunnel), the
+//! hub has not failed, and a change ends connections of applications, because they leave the tunnel
+//! at another address.
 //!
-//! Between hubs of a fleet they do not end: the session with the hub before stays for them. So one
-//! that is nearer takes over too ([`super::nearest`]), and a silent one is waited for only half as
-//! long.
+//! Between hubs of a fleet connections do not end, because the session with the previous hub
+//! continues for them. So a hub that is nearer takes over too ([`super::nearest`]), and the wait
+//! for a hub that does not answer is half as long.
 //!
 //! ```text
 //!            no path works                   another answers            the one in use is silent
@@ -16,8 +17,8 @@
 //!     +----------------------------+-----------------------------+  a path works, or it answers
 //! ```
 //!
-//! The driver feeds what happens in (`handle_*`) and then asks what is to be done
-//! ([`HubChoice::poll`]). Cost: O(hubs) a call.
+//! The driver reports events (`handle_*`) and then asks for the next action ([`HubChoice::poll`]).
+//! Cost: O(hubs) a call.
 
 use std::collections::BTreeMap;
 
@@ -25,89 +26,102 @@ use hawser_units::{Duration, Instant};
 
 use super::nearest::Nearest;
 
-/// No path works: less than what a path needs to be found alive again after a short gap.
+/// Time without a working path after which other hubs are asked: less than a path needs to be
+/// detected again after a short gap. Source: our choice; twice of it delays new connections after
+/// the failure of a hub, 0.4 s in docs/manual/fleet.md, by another 0.1 s, and half asks other hubs
+/// at each short outage of a radio.
 const SILENCE: Duration = Duration::from_millis(100);
-/// From one try of the others to the next, beside the one before. A handshake sends its own packets
-/// again, but ever more rarely (RFC 9002 section 6.2.1): after 2.1 s it would find a hub that has
-/// come back 2.4 s later.
+/// Interval between attempts to reach the other hubs, each beside the one before. A handshake
+/// retransmits its own packets, but at growing intervals (RFC 9002 section 6.2.1): after 2.1 s it
+/// would find a returned hub 2.4 s later.
 const AGAIN: Duration = Duration::from_secs(2);
-/// How many are asked at first, and how many more then, before all are, where it is known how near
-/// they are: a hub that fails leaves thousands of clients, and each handshake is work for the hub
-/// that it is with.
+/// Number of hubs asked first, and then in addition, before all are asked, if their distances are
+/// known: a failing hub leaves thousands of clients, and each handshake is work for the hub that it
+/// reaches. Source: our choice; in docs/notebook/fleet.md 25,000 clients asked sixteen hubs at
+/// once, which then had handshakes of clients that no longer waited. Fewer delay clients whose
+/// nearest hubs are down too.
 const ASKED: [usize; 2] = [3, 6];
-/// When more are asked, because none has taken over.
+/// Time after which more hubs are asked if none has taken over. Source: our choice, two round trips
+/// of 300 ms, a handshake and a hello, with a margin; a shorter one asks more hubs although the
+/// first ones answer, a longer one delays clients whose first three are down too.
 const WIDER: Duration = Duration::from_millis(700);
-/// At the start, before others are asked.
+/// Time at the start before other hubs are asked. Source: our choice, the initial timeout of a QUIC
+/// handshake (RFC 9002 section 6.2.2), so the first hub has had one packet repeated.
 const FIRST_CHOICE: Duration = Duration::from_secs(1);
-/// Between two looks whether there is a network.
+/// Interval between checks for a usable network. Source: our choice; a longer one delays the first
+/// connection after a network appears, a shorter one only wakes the machine.
 const NO_NETWORK: Duration = Duration::from_millis(500);
-/// How long another hub waits for the one in use to answer after all, at least.
+/// Minimum time for which another hub waits for the hub in use to answer after all. Source: our
+/// choice, longer than a change of access points takes; twice of it delays each failover by as
+/// much, half ends connections at shorter outages.
 const STAND_BY: Duration = Duration::from_millis(500);
-/// The same of a hub of the fleet. A change is no loss there: it is enough that a hub which is
-/// started anew, and is silent for a quarter of a second, keeps its clients.
+/// Minimum time for which another hub of the same fleet waits. A change loses nothing there: it is
+/// enough that a hub that restarts, and is silent for 250 ms, keeps its clients. Source: half of
+/// [`STAND_BY`].
 const STAND_BY_OF_MATE: Duration = Duration::from_millis(250);
-/// A hub that does not let this client in is asked again after so long, in which hubs of a fleet
-/// hear of an enrolment at another one. Twice as long after each refusal, up to an hour: who has
-/// been revoked should not ask all the time.
+/// Retry interval of a hub that rejected this client: hubs of a fleet receive an enrolment at
+/// another one within it. Doubles after each rejection, up to one hour: a revoked client should not
+/// ask all the time. Source: our choice; a shorter one asks hubs that cannot know yet, a longer one
+/// delays the first session. An hour bounds a thousand revoked clients to one handshake in 3.6 s.
 const REFUSED_FOR: Duration = Duration::from_secs(2);
-const REFUSED_AT_MOST: Duration = Duration::from_secs(3600);
+const MAX_REFUSED_FOR: Duration = Duration::from_secs(3600);
 
-/// How a client stands with a hub.
+/// State of a hub as seen by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing<K> {
-    /// The fleet that it is of, called by one of its hubs.
+    /// The fleet of the hub, named by one of its hubs.
     pub fleet: K,
-    /// The client has an invitation that it has not used.
+    /// Set if the client has an unused invitation.
     pub is_new: bool,
-    /// Its place among hubs that are as near as each other, by chance and always the same for a
-    /// client: so clients spread over the hubs of a site.
+    /// Rank among hubs at the same distance, random but constant for a client, so that clients are
+    /// distributed over the hubs of a site.
     pub rank: u64,
 }
 
-/// The hub with which there is a second session: the one that was in use before, or one that rules
-/// choose for some destinations.
+/// The hub of the second session: the one that was in use before, or one that rules choose for some
+/// destinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Before<K> {
     /// The hub.
     pub hub: K,
-    /// A path to it works, and its control connection does.
+    /// Set if a path to the hub and its control connection work.
     pub is_well: bool,
-    /// It will be taken down.
+    /// Marks a hub that is about to shut down.
     pub is_leaving: bool,
 }
 
-/// What the driver knows besides.
+/// Further inputs from the driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight<K> {
-    /// The hub before.
+    /// The hub of the second session, if there is one.
     pub before: Option<Before<K>>,
-    /// There is a network to ask over.
+    /// Set if a network is available.
     pub has_network: bool,
-    /// There is a control connection to the hub in use.
+    /// Set if the control connection to the hub in use is up.
     pub has_control: bool,
 }
 
-/// What the driver has to do.
+/// Action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<K> {
-    /// Asks these hubs at once, beside what is under way. One that answers waits for so long, and
-    /// for a few round trips, before it is presented with the client; where nothing is said, not at
-    /// all.
+    /// Asks these hubs at once, beside the attempts under way. A hub that answers waits for this
+    /// time, and for a few round trips, before the client presents itself; without a time, the
+    /// client presents itself at once.
     Ask(Vec<(K, Option<Duration>)>),
-    /// Uses the hub before again, whose session is there still.
+    /// Uses the previous hub again, whose session is there still.
     Return,
     /// Measures how long these take to answer: [`HubChoice::handle_measured`].
     Measure(Vec<K>),
 }
 
-/// What was before a change.
+/// State before a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left<K> {
     /// The hub.
     pub hub: K,
-    /// It will be taken down.
+    /// Marks a hub that is about to shut down.
     pub is_leaving: bool,
-    /// No path to it works, since then.
+    /// Time since which no path to the hub works.
     pub silent_since: Option<Instant>,
 }
 
@@ -123,21 +137,21 @@ struct Refusal {
 pub struct HubChoice<K> {
     current: K,
     known: Vec<(K, Standing<K>)>,
-    /// Those that do not let this client in.
+    /// Hubs that rejected this client.
     refused: BTreeMap<K, Refusal>,
-    /// When others may be asked.
+    /// Time at which other hubs may be asked.
     next_try: Instant,
-    /// No path to the hub in use works, since then.
+    /// Time since which no path to the hub in use works.
     silent_since: Option<Instant>,
     /// The hub in use will be taken down.
     is_leaving: bool,
-    /// How often others have been asked of which none has taken over.
+    /// Number of attempts at other hubs of which none has taken over.
     times_asked: usize,
     nearest: Nearest<K>,
 }
 
 impl<K: Copy + Ord> HubChoice<K> {
-    /// Begins with one hub. Whether the nearest of its fleet is used is for the caller to say.
+    /// Creates the choice with one hub. The caller sets whether the nearest of its fleet is used.
     #[must_use]
     pub fn new(current: K, now: Instant) -> Self {
         Self {
@@ -158,25 +172,26 @@ impl<K: Copy + Ord> HubChoice<K> {
         self.current
     }
 
-    /// The hubs that are known now. Those that have refused stay refused.
+    /// Sets the known hubs. Those that have refused stay refused.
     pub fn set_known(&mut self, known: Vec<(K, Standing<K>)>) {
         self.known = known;
         self.known.sort_by_key(|(_, own)| own.rank);
     }
 
-    /// Whether the nearest hub of the fleet is used, or the one in use for as long as it answers.
+    /// Sets whether the nearest hub of the fleet is used; otherwise the hub in use remains in use
+    /// while it answers.
     pub fn set_nearest(&mut self, is_wanted: bool) {
         self.nearest.is_wanted = is_wanted;
     }
 
-    /// Whether a hub does not let this client in, so that it is left alone for a while.
+    /// Returns whether a hub rejected this client recently, so that it is not asked for a while.
     #[must_use]
     pub fn is_refused(&self, hub: K) -> bool {
         self.refused.get(&hub).is_some_and(|refusal| !refusal.is_over)
     }
 
-    /// Whether a hub is of the fleet of the one in use, so that inner addresses are the same there,
-    /// and lets this client in as far as is known.
+    /// Returns whether a hub belongs to the fleet of the hub in use, so that inner addresses are
+    /// the same, and is not known to refuse this client.
     #[must_use]
     pub fn is_mate(&self, hub: K) -> bool {
         let fleet = |hub| {
@@ -188,42 +203,42 @@ impl<K: Copy + Ord> HubChoice<K> {
         fleet(hub).is_some() && fleet(hub) == fleet(self.current) && !self.is_refused(hub)
     }
 
-    /// The hubs that may get a second session: those that are not in use, give the same inner
-    /// addresses, and have let this client in.
-    pub fn further(&self) -> impl Iterator<Item = K> {
+    /// Returns the hubs that may get a second session: those that are not in use, assign the same
+    /// inner addresses, and have accepted this client.
+    pub fn secondary_hubs(&self) -> impl Iterator<Item = K> {
         let known = self.known.iter().filter(|(_, own)| !own.is_new);
         let known = known.map(|(hub, _)| *hub);
         known.filter(|hub| *hub != self.current && self.is_mate(*hub))
     }
 
-    /// The hub that gets it: the first of these that is one of them.
+    /// Returns the hub that gets the second session: the first of `wanted` that may get one.
     #[must_use]
-    pub fn chosen(&self, wanted: impl IntoIterator<Item = K>) -> Option<K> {
+    pub fn selected_secondary(&self, wanted: impl IntoIterator<Item = K>) -> Option<K> {
         let mut wanted = wanted.into_iter();
-        wanted.find(|hub| self.further().any(|further| further == *hub))
+        wanted.find(|hub| self.secondary_hubs().any(|further| further == *hub))
     }
 
-    /// Whether a second session may begin. Not while others may be asked to take over: of two
-    /// hellos at one hub, the second would end the session of the first.
+    /// Returns whether a second session may start. Not while other hubs may be asked to take over:
+    /// of two hellos at one hub, the second would end the session of the first.
     #[must_use]
-    pub fn may_begin_beside(&self, sight: &Sight<K>) -> bool {
+    pub fn may_begin_secondary(&self, sight: &Sight<K>) -> bool {
         let is_calm = self.silent_since.is_none() && !self.is_leaving && self.nearest.preferred.is_none();
         sight.before.is_none() && sight.has_network && sight.has_control && is_calm
     }
 
-    /// How long a hub took to answer when that was measured last.
+    /// Returns a hub's last measured response time.
     #[must_use]
     pub fn round_trip(&self, hub: K) -> Option<Duration> {
         self.nearest.of(hub)
     }
 
-    /// No path to the hub in use works, since then.
+    /// Returns the time since which no path to the hub in use works.
     #[must_use]
     pub fn silent_since(&self) -> Option<Instant> {
         self.silent_since
     }
 
-    /// There is no session with any hub: the first choice has a second to answer.
+    /// Handles the absence of a session with any hub: the first choice has one second to answer.
     pub fn handle_absent(&mut self, now: Instant) {
         if self.silent_since.is_none() {
             self.silent_since = Some(now);
@@ -231,7 +246,7 @@ impl<K: Copy + Ord> HubChoice<K> {
         }
     }
 
-    /// A path to the hub in use works, or none does.
+    /// Handles whether any path to the hub in use works.
     pub fn handle_alive(&mut self, is_alive: bool, now: Instant) {
         if is_alive {
             self.silent_since = None;
@@ -241,40 +256,40 @@ impl<K: Copy + Ord> HubChoice<K> {
         }
     }
 
-    /// The hub in use has answered.
+    /// Handles an answer of the hub in use.
     pub fn handle_reached(&mut self, now: Instant) {
         self.next_try = now;
         self.silent_since = None;
         self.times_asked = 0;
     }
 
-    /// The hub in use asks the client to go to another one.
+    /// Handles the request of the hub in use to change to another hub.
     pub fn handle_leave(&mut self, now: Instant) {
         self.is_leaving = true;
         self.next_try = now;
     }
 
-    /// Networks have come or gone.
+    /// Handles added or removed networks.
     pub fn handle_networks(&mut self, now: Instant) {
         self.nearest.handle_networks(now);
     }
 
-    /// Others may be asked at once: what is known of them has changed.
+    /// Handles changed information about other hubs, which may be tried at once.
     pub fn handle_changed(&mut self, now: Instant) {
         self.next_try = now;
     }
 
-    /// A hub that has refused this client may be asked again: there is a new invitation.
+    /// Handles a new invitation: a hub that has refused this client may be tried again.
     pub fn handle_invited(&mut self, hub: K) {
         self.refused.remove(&hub);
     }
 
-    /// A hub that was asked has not let the client in; `is_refused`: it said that it does not know
-    /// it, or does not want it. `is_asking`: others are being asked still.
+    /// Handles the refusal or failure of a hub; `is_refused`: it does not know the client, or
+    /// refuses it. `is_asking`: other hubs are still being asked.
     pub fn handle_failed(&mut self, hub: K, is_refused: bool, is_asking: bool, now: Instant) {
         if is_refused {
             let before = self.refused.get(&hub);
-            let lasts = before.map_or(REFUSED_FOR, |before| (before.lasts * 2).min(REFUSED_AT_MOST));
+            let lasts = before.map_or(REFUSED_FOR, |before| (before.lasts * 2).min(MAX_REFUSED_FOR));
             let refusal = Refusal {
                 until: now + lasts,
                 lasts,
@@ -287,21 +302,21 @@ impl<K: Copy + Ord> HubChoice<K> {
         }
     }
 
-    /// A hub that was asked has let the client in. Returns whether it is to take over: if not, the
-    /// client says goodbye there.
+    /// Handles that a hub has accepted the client. Returns whether it is to take over: if not, the
+    /// client sends a goodbye there.
     pub fn handle_welcomed(&mut self, hub: K, now: Instant) -> bool {
         self.refused.remove(&hub);
         self.next_try = now;
         hub != self.current && self.may_take_over(hub)
     }
 
-    /// How long hubs took to answer is known.
+    /// Handles new measurements of the hubs' response times.
     pub fn handle_measured(&mut self, found: BTreeMap<K, Duration>, now: Instant) {
         let by_rank: Vec<_> = self.known.iter().map(|(hub, _)| *hub).collect();
         self.nearest.handle_measured(self.current, found, &by_rank, now);
     }
 
-    /// Another hub is in use from now on.
+    /// Changes the hub in use.
     pub fn go_over(&mut self, hub: K) -> Left<K> {
         self.nearest.preferred = None;
         self.times_asked = 0;
@@ -312,20 +327,20 @@ impl<K: Copy + Ord> HubChoice<K> {
         }
     }
 
-    /// A nearer hub, which takes over when it answers.
+    /// Returns a nearer hub, which is used once it answers.
     #[must_use]
     pub fn preferred(&self) -> Option<K> {
         self.nearest.preferred
     }
 
-    /// Whether another may take the place of the one in use: that is silent or goes, or this one is
-    /// nearer.
+    /// Returns whether another hub may replace the one in use, because that is silent or shuts
+    /// down, or because the other is nearer.
     fn may_take_over(&self, hub: K) -> bool {
         self.is_leaving || self.silent_since.is_some() || self.nearest.preferred == Some(hub)
     }
 
-    /// Whom to ask: those that may take over, and those where this client has not been yet. With
-    /// the one before there is a session, which a second hello would end.
+    /// Hubs to ask: those that may take over, and those where this client has not enrolled yet. The
+    /// previous hub has a session, which a second hello would end.
     fn wanted(&self, sight: &Sight<K>) -> impl Iterator<Item = K> {
         let before = sight.before.map(|before| before.hub);
         let others = self.known.iter();
@@ -334,7 +349,8 @@ impl<K: Copy + Ord> HubChoice<K> {
         wanted.map(|(hub, _)| *hub).filter(|hub| !self.is_refused(*hub))
     }
 
-    /// Whether the hub before takes over again. One that will be taken down is better than none.
+    /// Returns whether the previous hub takes over again. A hub that is about to shut down is
+    /// better than none.
     fn returns(&self, sight: &Sight<K>) -> bool {
         sight.before.is_some_and(|before| {
             let is_fit = !before.is_leaving || self.silent_since.is_some();
@@ -353,13 +369,14 @@ impl<K: Copy + Ord> HubChoice<K> {
         }
     }
 
-    /// When others may be asked.
+    /// Returns when other hubs may be asked.
     fn due(&self) -> Instant {
         let silent = self.silent_since.map(|since| since + SILENCE);
         silent.map_or(self.next_try, |silent| silent.max(self.next_try))
     }
 
-    /// When the hub before takes over again: it needs no asking, and waits as long as others do.
+    /// Returns when the previous hub takes over again: it need not be asked, and waits as long as
+    /// others do.
     fn return_due(&self) -> Instant {
         match self.silent_since {
             Some(since) if !self.is_leaving => since + SILENCE + STAND_BY_OF_MATE,
@@ -367,7 +384,7 @@ impl<K: Copy + Ord> HubChoice<K> {
         }
     }
 
-    /// When [`Self::poll`] has something to do, if nothing else happens.
+    /// Returns when [`Self::poll`] has an output, if no other event occurs.
     #[must_use]
     pub fn poll_timeout(&self, sight: &Sight<K>) -> Option<Instant> {
         let asks = self.wanted(sight).next().is_some();
@@ -378,7 +395,7 @@ impl<K: Copy + Ord> HubChoice<K> {
         [asks, returns, measuring].into_iter().flatten().min()
     }
 
-    /// What is to be done now, if anything is.
+    /// Returns the next action, if any.
     pub fn poll(&mut self, sight: &Sight<K>, now: Instant) -> Option<Step<K>> {
         for refusal in self.refused.values_mut() {
             refusal.is_over |= refusal.until <= now;
@@ -652,7 +669,7 @@ mod tests {
     #[test]
     fn rules_choose_the_first_mate_that_is_not_in_use() {
         let mut world = World::new();
-        let chosen = |world: &World, named: &[u8]| world.choice.chosen(named.iter().copied());
+        let chosen = |world: &World, named: &[u8]| world.choice.selected_secondary(named.iter().copied());
         assert_eq!(chosen(&world, &[]), None);
         assert_eq!(
             chosen(&world, &[1, 9, 7]),
@@ -675,7 +692,7 @@ mod tests {
     #[test]
     fn a_second_session_begins_only_while_nobody_else_is_asked() {
         let mut world = World::new();
-        assert!(world.choice.may_begin_beside(&world.sight));
+        assert!(world.choice.may_begin_secondary(&world.sight));
         let before = Some(Before {
             hub: 3,
             is_well: false,
@@ -695,15 +712,15 @@ mod tests {
                 ..world.sight
             },
         ] {
-            assert!(!world.choice.may_begin_beside(&sight), "{sight:?}");
+            assert!(!world.choice.may_begin_secondary(&sight), "{sight:?}");
         }
         world.silence();
-        assert!(!world.choice.may_begin_beside(&world.sight));
+        assert!(!world.choice.may_begin_secondary(&world.sight));
         world.choice.handle_alive(true, world.now);
-        assert!(world.choice.may_begin_beside(&world.sight));
+        assert!(world.choice.may_begin_secondary(&world.sight));
         world.choice.handle_leave(world.now);
-        assert!(!world.choice.may_begin_beside(&world.sight));
-        // What has one is not asked by anybody else, and takes over when it is well.
+        assert!(!world.choice.may_begin_secondary(&world.sight));
+        // A hub with a secondary session is not probed otherwise, and takes over if it works.
         world.choice.go_over(1);
         world.sight.before = before;
         world.silence();

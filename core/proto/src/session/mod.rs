@@ -1,10 +1,9 @@
-//! The session machine: which paths a session has, agreed between client and hub over the control
-//! channel.
+//! The session machine: client and hub agree over the control channel on the paths of a session.
 //!
-//! A session outlives its control connections. It starts with the first
-//! [`Welcome`](hawser_wire::control::Welcome), keeps its paths while connections come and go, gets
-//! fresh keys with each of them, and ends when the hub no longer knows it (the client then starts
-//! another and opens its paths anew) or one side closes it.
+//! A session survives its control connections. It starts with the first
+//! [`Welcome`](hawser_wire::control::Welcome), keeps its paths while connections begin and end,
+//! gets new keys with each of them, and ends when the hub no longer knows it (the client then
+//! starts another and opens its paths again) or one side closes it.
 //!
 //! ```text
 //!                  welcome                      dead, closed, replaced
@@ -22,9 +21,9 @@
 //!                       +-- PathClose ----+--> closed; tried again on the next connection
 //! ```
 //!
-//! Failure: a [`Violation`] ends the connection, not the session; silence (no answer to a ping)
-//! does the same. Neither half knows sockets, clocks or randomness: indices come from the driver,
-//! which sees to it that they are unique in its process.
+//! Failure: a [`Violation`] ends the connection, not the session; a ping without an answer does the
+//! same. Neither half uses sockets, clocks or randomness: the driver provides indices, which are
+//! unique in its process.
 
 mod client;
 mod hub;
@@ -39,7 +38,7 @@ pub use client::{ClientAction, ClientSession, SessionConfig, Timer};
 pub use hub::{HubAction, HubSession, MAX_PATHS};
 pub use hub_choice::{Before, HubChoice, Left, Sight, Standing, Step};
 
-/// How a peer broke the protocol.
+/// Violation of the protocol by a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Violation {

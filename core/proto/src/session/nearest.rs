@@ -1,47 +1,52 @@
-//! Which hub of a fleet is the nearest: how long each takes to answer, over every network that
-//! works.
+//! Selection of the nearest hub of a fleet, by its response time over every working network.
 //!
-//! A hub is as near as it is over the network over which it is nearest. One that is nearer than the
-//! hub in use by a fifth, and by [`LEAST`], twice in a row, is gone to: connections go on where
-//! they began, so a change costs nothing but a while with two sessions. Of several that are as near
-//! as the nearest, by the same measure, the first by rank is gone to.
+//! The distance of a hub is its shortest response time over any network. A hub whose distance is
+//! shorter than that of the hub in use by a fifth and by [`MIN`], twice in a row, takes over.
+//! Connections continue where they began, so a change costs only a time with two sessions. Among
+//! hubs with the same distance, by the same measure, the first by rank is used.
 //!
-//! Cost: a handshake (some 6 kB) for each hub and network, once an hour, and ten minutes after the
-//! last time when networks have changed.
+//! Cost: a handshake (about 6 kB) for each hub and network, once an hour, and after a change of
+//! networks if ten minutes have passed since the last measurement.
 
 use std::collections::BTreeMap;
 
 use hawser_units::{Duration, Instant};
 
-/// What a hub has to be nearer by at least: what the same way differs by from one time to the next.
-const LEAST: Duration = Duration::from_millis(5);
-/// From one measurement to the next.
+/// Minimum advantage of a nearer hub: the variation of one route over time. Source: our choice; a
+/// smaller one changes hubs for the noise of a radio, a larger one stays at a hub that every
+/// request feels.
+const MIN: Duration = Duration::from_millis(5);
+/// Interval between measurements. Source: our choice, some 150 kB a day for each hub and network;
+/// routes between cities change rarely, and a change of networks measures sooner.
 const EVERY: Duration = Duration::from_secs(3600);
-/// The same, when networks have changed.
+/// Minimum interval between measurements when networks have changed. Source: our choice, so that a
+/// train with a network every minute costs six handshakes with each hub in an hour and not sixty.
 const AFTER_CHANGE: Duration = Duration::from_secs(600);
-/// Before a first measurement, so that paths work; and after a change of networks.
+/// Delay before a first measurement, so that paths work, and after a change of networks. Source:
+/// our choice, three round trips of 1 s of the slowest networks; a shorter one measures before the
+/// paths work, a longer one uses a farther hub for longer.
 const AT_FIRST: Duration = Duration::from_secs(3);
-/// Before a result is measured once more.
+/// Delay before a result is measured once more.
 const AGAIN: Duration = Duration::from_secs(3);
 
-/// What is known of how near hubs are.
+/// Known distances of hubs.
 #[derive(Debug)]
 pub(super) struct Nearest<K> {
-    /// The nearest is to be used.
+    /// Set if the nearest hub is to be used.
     pub(super) is_wanted: bool,
-    /// As measured last.
+    /// Last measurements.
     known: BTreeMap<K, Duration>,
     due: Instant,
-    /// When it was measured last.
+    /// Time of the last measurement.
     measured_at: Option<Instant>,
     /// Was nearer the last time.
     candidate: Option<K>,
-    /// Is to be gone to.
+    /// Hub that should take over.
     pub(super) preferred: Option<K>,
 }
 
 impl<K: Copy + Ord> Nearest<K> {
-    /// Nothing is known, and it is measured soon.
+    /// Creates a state without measurements; the first is due soon.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             is_wanted: true,
@@ -53,17 +58,17 @@ impl<K: Copy + Ord> Nearest<K> {
         }
     }
 
-    /// How near a hub was.
+    /// Returns the last measurement of a hub.
     pub(super) fn of(&self, hub: K) -> Option<Duration> {
         self.known.get(&hub).copied()
     }
 
-    /// When it is to be measured.
+    /// Returns when the next measurement is due.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.is_wanted.then_some(self.due)
     }
 
-    /// Whether it is to be measured now.
+    /// Returns whether a measurement is due now.
     pub(super) fn poll(&mut self, now: Instant) -> bool {
         let is_due = self.is_wanted && self.due <= now;
         if is_due {
@@ -74,14 +79,15 @@ impl<K: Copy + Ord> Nearest<K> {
         is_due
     }
 
-    /// Networks have come or gone: other hubs may be the nearest now.
+    /// Handles added or removed networks, with which other hubs may be nearest.
     pub(super) fn handle_networks(&mut self, now: Instant) {
         let earliest = self.measured_at.map(|last| last + AFTER_CHANGE);
         let at = earliest.map_or(self.due, |earliest| earliest.max(now + AT_FIRST));
         self.due = self.due.min(at);
     }
 
-    /// Decides on what was measured; `current`: the hub in use, `by_rank`: all hubs in their order.
+    /// Decides after new measurements; `current`: the hub in use, `by_rank`: all hubs in their
+    /// order.
     pub(super) fn handle_measured(
         &mut self,
         current: K,
@@ -110,10 +116,10 @@ impl<K: Copy + Ord> Nearest<K> {
         }
     }
 
-    /// Puts hubs that come in the order of their rank into that in which they are to be asked:
-    /// those as near as the nearest of them, then the others as they are near, then those of which
-    /// nothing is known. The third is of the others, where there is one: what has ended the hub in
-    /// use may have ended all at its place.
+    /// Sorts hubs, which arrive in the order of their rank, into the order in which they are tried:
+    /// those as near as the nearest, then the others by distance, then those of unknown distance.
+    /// The third is one of the others, if there is one, because the cause of a failure may affect
+    /// all hubs of a site.
     pub(super) fn sort(&self, hubs: &mut [K]) {
         let best = hubs.iter().filter_map(|hub| self.of(*hub)).min();
         let is_near = |hub: &K| {
@@ -131,9 +137,9 @@ impl<K: Copy + Ord> Nearest<K> {
     }
 }
 
-/// Whether it is of no use to go from a hub to a nearer one.
+/// Returns whether a change from a hub to a nearer one gains too little.
 fn is_as_near(own: Duration, best: Duration) -> bool {
-    best + LEAST.max(own / 5) > own
+    best + MIN.max(own / 5) > own
 }
 
 #[cfg(test)]
@@ -144,7 +150,7 @@ mod tests {
     const OTHER: u8 = 2;
     const THIRD: u8 = 3;
 
-    /// What is preferred after measurements of these hubs, in ms.
+    /// Returns the preferred hub after measurements of these hubs, in ms.
     fn after(all: &[&[(u8, u64)]]) -> Option<u8> {
         let mut now = Instant::ZERO;
         let mut nearest = Nearest::new(now);

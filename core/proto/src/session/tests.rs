@@ -1,11 +1,11 @@
 mod agreement;
+mod transitions;
 
-use hawser_units::{Duration, Instant, NetworkId, Rate};
+use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::control::{CloseReason, Limit, Message, OtherHub};
 use hawser_wire::data::Class;
 use hawser_wire::deadline::{DeadlineRule, DeclaredFlow, ListedRule};
-use hawser_wire::preference::{Preference, Priority};
-use hawser_wire::receipt::Receipt;
+use hawser_wire::preference::Preference;
 
 use super::*;
 
@@ -207,7 +207,7 @@ fn each_connection_that_is_lost_to_silence_leaves_the_next_one_more_time() {
         assert_eq!(done(&mut client), [ClientAction::Reconnect]);
         now = end;
     }
-    // One answer, and the way is as good as any.
+    // One answer resets the intervals.
     waits(&mut client, now);
     let asked = sent(&mut client);
     let [Message::Ping(number)] = asked[..] else {
@@ -295,240 +295,6 @@ fn a_fleet_is_known_when_all_of_it_was_named_in_order() {
         at_hub.handle_message(&Message::OtherHub(hub(0, 1)), || 1),
         Err(Violation::Unexpected("other hub"))
     );
-}
-
-fn through(path: u16) -> Message {
-    Message::Through {
-        path,
-        member: [1; 10],
-        taker: [2; 10],
-    }
-}
-
-const BACKUP: Preference = Preference {
-    priority: Priority::Backup,
-    takes_bulk: false,
-};
-
-fn prefer(path: u16) -> Message {
-    Message::Prefer {
-        path,
-        preference: BACKUP,
-    }
-}
-
-fn receipt() -> Receipt {
-    Receipt::from_bytes(&[7; 164]).expect("as long as one")
-}
-
-/// What the client makes of every message, with a session and without an open ping.
-#[test]
-fn client_transition_table() {
-    let fine = [
-        (
-            Message::PathOpened {
-                path: 0,
-                receive_index: 20,
-            },
-            vec![],
-        ),
-        (
-            Message::PathClose { path: 0 },
-            vec![ClientAction::ClosePath {
-                network: NetworkId(1),
-                path: 0,
-            }],
-        ),
-        (Message::PathClose { path: 9 }, vec![]),
-        (Message::Ping(3), vec![]),
-        (Message::Pong(3), vec![]),
-        (Message::RekeyWanted, vec![ClientAction::Rekey]),
-        (Message::Leave, vec![ClientAction::Leave]),
-        (
-            Message::Limit(Limit::Cap(Rate::from_mbps(8))),
-            vec![ClientAction::Limit(Limit::Cap(Rate::from_mbps(8)))],
-        ),
-        (
-            Message::Receipt(Box::new(receipt())),
-            vec![ClientAction::Receipt(receipt())],
-        ),
-        (
-            Message::Close(CloseReason::Revoked),
-            vec![ClientAction::Closed(CloseReason::Revoked)],
-        ),
-    ];
-    for (message, actions) in fine {
-        let mut client = with_path();
-        assert_eq!(client.handle_message(&message), Ok(()), "{message:?}");
-        assert_eq!(done(&mut client), actions, "{message:?}");
-    }
-    let wrong = [
-        (
-            Message::PathOpened {
-                path: 0,
-                receive_index: 21,
-            },
-            Violation::PathReused(0),
-        ),
-        (
-            Message::PathOpened {
-                path: 5,
-                receive_index: 1,
-            },
-            Violation::PathUnknown(5),
-        ),
-        (
-            Message::PathOpen {
-                path: 0,
-                receive_index: 1,
-            },
-            Violation::Unexpected("path open"),
-        ),
-        (
-            Message::Cap { path: 0, rate_bps: 1 },
-            Violation::Unexpected("cap"),
-        ),
-        (prefer(0), Violation::Unexpected("prefer")),
-        (
-            Message::SetScheduler {
-                class: Class::Bulk,
-                scheduler: "random".into(),
-            },
-            Violation::Unexpected("set scheduler"),
-        ),
-        (through(0), Violation::Unexpected("through")),
-    ];
-    for (message, violation) in wrong {
-        assert_eq!(
-            with_path().handle_message(&message),
-            Err(violation),
-            "{message:?}"
-        );
-    }
-}
-
-/// What the hub makes of every message, with path 3 open (peer index 1, local index 2).
-#[test]
-fn hub_transition_table() {
-    let open = || {
-        let mut hub = HubSession::new();
-        hub.handle_message(
-            &Message::PathOpen {
-                path: 3,
-                receive_index: 1,
-            },
-            || 2,
-        )
-        .unwrap();
-        while hub.poll_action().is_some() || hub.poll_transmit().is_some() {}
-        hub
-    };
-    let opened = |path, receive_index| Some(Message::PathOpened { path, receive_index });
-    let closed = |path| Some(Message::PathClose { path });
-    let fine = [
-        (
-            Message::PathOpen {
-                path: 4,
-                receive_index: 5,
-            },
-            Some(HubAction::OpenPath {
-                path: 4,
-                local_index: 9,
-                peer_index: 5,
-            }),
-            opened(4, 9),
-        ),
-        (
-            Message::PathOpen {
-                path: 3,
-                receive_index: 1,
-            },
-            None,
-            opened(3, 2),
-        ),
-        (
-            Message::PathClose { path: 3 },
-            Some(HubAction::ClosePath { path: 3 }),
-            closed(3),
-        ),
-        (Message::PathClose { path: 0 }, None, closed(0)),
-        (
-            Message::Cap { path: 3, rate_bps: 0 },
-            Some(HubAction::SetCap { path: 3, cap: None }),
-            None,
-        ),
-        (Message::Cap { path: 0, rate_bps: 1 }, None, None),
-        (
-            prefer(3),
-            Some(HubAction::SetPreference {
-                path: 3,
-                preference: BACKUP,
-            }),
-            None,
-        ),
-        (prefer(0), None, None),
-        (
-            through(3),
-            Some(HubAction::SignReceipts {
-                path: 3,
-                member: [1; 10],
-                taker: [2; 10],
-            }),
-            None,
-        ),
-        (through(0), None, None),
-        (Message::Ping(8), None, Some(Message::Pong(8))),
-        (Message::Pong(8), None, None),
-    ];
-    for (message, action, answer) in fine {
-        let mut hub = open();
-        assert_eq!(hub.handle_message(&message, || 9), Ok(()), "{message:?}");
-        assert_eq!(
-            (hub.poll_action(), hub.poll_transmit()),
-            (action, answer),
-            "{message:?}"
-        );
-    }
-    let wrong = [
-        (
-            Message::PathOpen {
-                path: 3,
-                receive_index: 7,
-            },
-            Violation::PathReused(3),
-        ),
-        (
-            Message::PathOpen {
-                path: 2,
-                receive_index: 7,
-            },
-            Violation::PathReused(2),
-        ),
-        (Message::Cap { path: 4, rate_bps: 1 }, Violation::PathUnknown(4)),
-        (prefer(4), Violation::PathUnknown(4)),
-        (through(4), Violation::PathUnknown(4)),
-        (
-            Message::Receipt(Box::new(receipt())),
-            Violation::Unexpected("receipt"),
-        ),
-        (
-            Message::PathOpened {
-                path: 3,
-                receive_index: 1,
-            },
-            Violation::Unexpected("path opened"),
-        ),
-        (Message::RekeyWanted, Violation::Unexpected("rekey wanted")),
-        (Message::Leave, Violation::Unexpected("leave")),
-        (Message::Limit(Limit::Unlimited), Violation::Unexpected("limit")),
-    ];
-    for (message, violation) in wrong {
-        assert_eq!(
-            open().handle_message(&message, || 9),
-            Err(violation),
-            "{message:?}"
-        );
-    }
 }
 
 #[test]
@@ -786,5 +552,30 @@ fn a_hub_heeds_deadlines_once_all_rules_have_come_and_forgets_declarations_with_
         hub.poll_action(),
         declared(Vec::new()),
         "the client says it again"
+    );
+}
+
+#[test]
+fn a_successor_resumes_the_session_over_other_paths_and_closes_the_old_ones() {
+    let mut before = with_path();
+    before.prepare_move(30);
+    let saved = before.checkpoint().expect("a session");
+    let mut client = ClientSession::restore(SessionConfig::default(), &saved).expect("it is sound");
+    assert_eq!(client.session(), Some(7));
+    client.handle_network_added(NetworkId(5), 99);
+    client.handle_control_up(7, at(0), || 11);
+    assert_eq!(done(&mut client), [], "the session goes on");
+    let opened = Message::PathOpen {
+        path: 2,
+        receive_index: 11,
+    };
+    let closed = [0, 1].map(|path| Message::PathClose { path });
+    assert_eq!(sent(&mut client), [&closed[..], &[opened]].concat());
+    let damaged = crate::checkpoint::ClientPaths { next_id: 1, ..saved };
+    assert!(ClientSession::restore(SessionConfig::default(), &damaged).is_err());
+    assert!(
+        ClientSession::new(SessionConfig::default())
+            .checkpoint()
+            .is_none()
     );
 }

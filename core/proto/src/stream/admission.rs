@@ -1,8 +1,8 @@
-//! Bounds that a hub has beyond one session: memory of the streams of all its clients, and
-//! connections that a client opens in a time.
+//! Limits of a hub beyond one session: memory of the streams of all its clients, and the rate of
+//! new connections of each client.
 //!
-//! A request beyond a bound is answered with [`Outcome::Exhausted`](hawser_wire::stream::Outcome),
-//! as a kernel that has no room answers `EAGAIN`; the client then sends the connection as packets.
+//! A request beyond a limit is answered with [`Outcome::Exhausted`](hawser_wire::stream::Outcome),
+//! as a kernel without resources returns `EAGAIN`. The client then sends the connection as packets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// A bound of `bytes`.
+    /// Creates a reserve of `bytes`.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self {
@@ -27,13 +27,13 @@ impl Reserve {
         }
     }
 
-    /// A reserve that always has some: each session has a bound of its own.
+    /// Creates a reserve without a limit, if each session has its own limit.
     #[must_use]
     pub fn unbounded() -> Self {
         Self::new(u64::MAX)
     }
 
-    /// Bytes that are not taken.
+    /// Returns the number of free bytes.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
@@ -52,7 +52,7 @@ impl Reserve {
     }
 }
 
-/// Part of a [`Reserve`] that a session has; the reserve has it back when the session ends.
+/// Part of a [`Reserve`] that a session has taken; it is returned when the session ends.
 #[derive(Debug)]
 pub(super) struct Reserved {
     reserve: Reserve,
@@ -68,8 +68,8 @@ impl Reserved {
         self.bytes
     }
 
-    /// Takes more, or gives some back. Returns false and leaves it as it is where the reserve lacks
-    /// them.
+    /// Changes the number of taken bytes. Returns false, and changes nothing, if the reserve does
+    /// not have enough.
     pub(super) fn set(&mut self, bytes: u64) -> bool {
         if bytes > self.bytes && !self.reserve.take(bytes - self.bytes) {
             return false;
@@ -86,12 +86,12 @@ impl Drop for Reserved {
     }
 }
 
-/// Connections that a peer may open in a time: a token bucket.
+/// Rate of connections that a peer may open: a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectRate {
-    /// Connections in a second, in the long run; at least 1.
+    /// Connections per second, in the long run; at least 1.
     pub per_second: u32,
-    /// Connections at once, after a time without any.
+    /// Maximum number of connections at once.
     pub burst: u32,
 }
 
@@ -104,7 +104,7 @@ pub(super) struct Connects {
 }
 
 impl Connects {
-    /// Makes a full bucket; without a rate it never ends.
+    /// Creates a full bucket; without a rate it is unlimited.
     pub(super) fn new(rate: Option<ConnectRate>) -> Self {
         Self {
             rate,
@@ -112,7 +112,7 @@ impl Connects {
         }
     }
 
-    /// Takes a token; false where there is none.
+    /// Takes a token; returns false if there is none.
     ///
     /// Source: the generic cell rate algorithm (ITU-T I.371 annex A), a token bucket by one time.
     pub(super) fn take(&mut self, now: Instant) -> bool {

@@ -1,8 +1,9 @@
 //! Form of a TCP connection that enters the tunnel: a stream, or end-to-end as packets.
 //!
-//! The client decides once for each connection, by its SYN: the first rule that fits, else the
-//! form of all. A connection of an [interactive service](is_interactive) becomes a stream only by
-//! a rule, because a crash of a daemon resets streams and a person would lose the session.
+//! The client decides once for each connection, by its SYN. The first matching rule decides;
+//! without one, the default form applies. A connection of an [interactive service](is_interactive)
+//! becomes a stream only by a rule, because a crash of a daemon resets streams, and a person would
+//! lose the session.
 
 use hawser_units::Net;
 use hawser_wire::inner::FlowKey;
@@ -30,7 +31,7 @@ pub struct FormRule {
     pub to: Option<Net>,
     /// Code point of the SYN.
     pub dscp: Option<u8>,
-    /// Form of these connections; `None` for the form that they have without rules.
+    /// Form of these connections; `None` for the default form.
     pub form: Option<Form>,
 }
 
@@ -47,9 +48,9 @@ impl FormRule {
 /// Decides the form of each connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forms {
-    /// Form of connections for which no rule decides.
+    /// Form of connections without a matching rule.
     pub unless_ruled: Form,
-    /// The first that fits decides.
+    /// Rules, of which the first match decides.
     pub rules: Vec<FormRule>,
 }
 
@@ -68,12 +69,15 @@ impl Forms {
         match (rule.and_then(|rule| rule.form), self.unless_ruled) {
             (Some(Form::Stream), _) => (Form::Stream, "a rule has tcp = \"stream\""),
             (Some(Form::EndToEnd), _) => (Form::EndToEnd, "a rule has tcp = \"end-to-end\""),
-            (None, Form::EndToEnd) => (Form::EndToEnd, "no rule has tcp = \"stream\" for it"),
+            (None, Form::EndToEnd) => (
+                Form::EndToEnd,
+                "tcp of client.toml is \"end-to-end\", and no rule has tcp = \"stream\" for it",
+            ),
             (None, Form::Stream) if is_interactive(key.destination_port) => (
                 Form::EndToEnd,
-                "its port is of an interactive service, which a restart would cut short, and no rule has tcp = \"stream\" for it",
+                "its port is that of an interactive service, which a crash of the daemon would end, and no rule has tcp = \"stream\" for it",
             ),
-            (None, Form::Stream) => (Form::Stream, "client.toml has tcp = \"stream\""),
+            (None, Form::Stream) => (Form::Stream, "tcp of client.toml is \"stream\""),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Records of what was sent of streams on each path, in case it does not arrive.
+//! Records of stream bytes in flight on each path.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub(super) struct Record {
     pub(super) arrival: Instant,
     /// Set of its datagrams that are lost.
     lost: u64,
-    /// Another path, which delivers it sooner, has sent it again.
+    /// Set if a copy was sent on another path, which delivers it sooner.
     pub(super) is_copied: bool,
 }
 
@@ -105,7 +105,7 @@ impl InFlight {
             .map(|(_, records)| records)
     }
 
-    /// Takes note of what was sent on a path, and forgets the oldest records that are over.
+    /// Records bytes sent on a path, and drops the oldest completed records.
     pub(super) fn push(&mut self, path: PathId, record: Record, is_over: impl Fn(&Record) -> bool) {
         if self.path(path).is_none() {
             self.paths.push((path, VecDeque::new()));
@@ -120,8 +120,8 @@ impl InFlight {
         records.push_back(record);
     }
 
-    /// Packets of a path did not arrive: hands each datagram of them that was not lost before to
-    /// `lose`, with its packet number.
+    /// Handles packets of a path that did not arrive: passes each datagram that was not lost before
+    /// to `lose`, with its packet number.
     pub(super) fn lose(
         &mut self,
         path: PathId,
@@ -145,8 +145,8 @@ impl InFlight {
         }
     }
 
-    /// Finds what other paths than `path` deliver after `arrival`, was not copied yet, is wanted
-    /// and lies lowest in its stream. It counts as copied from now on.
+    /// Finds the lowest bytes of a stream that paths other than `path` deliver after `arrival`, and
+    /// that are wanted and not copied yet. It counts as copied from now on.
     pub(super) fn copy_later_than(
         &mut self,
         path: PathId,
@@ -173,8 +173,8 @@ impl InFlight {
         Some(record.cargo)
     }
 
-    /// Hands bytes to `lose` that a path was expected to deliver before `until` and that are
-    /// wanted: they count as lost from now on.
+    /// Passes wanted bytes that a path was expected to deliver before `until` to `lose`: they count
+    /// as lost from now on.
     pub(super) fn lose_overdue(
         &mut self,
         path: PathId,
@@ -193,7 +193,7 @@ impl InFlight {
         }
     }
 
-    /// A path is gone: nothing more is heard of what was sent on it.
+    /// Removes the records of a path that was removed: nothing more is reported about it.
     pub(super) fn forget(&mut self, path: PathId) {
         self.paths.retain(|(id, _)| *id != path);
     }

@@ -2,14 +2,14 @@
 //!
 //! The bytes of a connection that enters the tunnel are sent as a stream over all paths, and the
 //! far end of the tunnel has a TCP connection of its own with the destination. So no inner TCP
-//! mistakes the tunnel's retransmissions and the differences of its paths for congestion, and its
-//! window bounds nothing.
+//! mistakes the tunnel's retransmissions and the differences of its paths for congestion, and no
+//! inner window limits the rate.
 //!
 //! [`Sending`] is part of [`crate::egress`], [`Receiving`] of [`crate::ingress`]: streams take
-//! turns with flows, and have their paths, windows and loss detection. Neither half holds bytes: a
-//! stream's bytes are named by its number and their offset, and lie in the driver's memory, between
-//! what is released and what was written on the sending side, and within the credit on the
-//! receiving side. docs/manual/streams.md describes formats and states.
+//! turns with flows, and have their paths, windows and loss detection. Neither half stores bytes.
+//! The bytes of a stream are identified by the number of the stream and their offset. They are in
+//! the driver's memory: on the sending side those that were written and not yet released, on the
+//! receiving side those within the credit. docs/manual/streams.md describes formats and states.
 
 mod admission;
 mod form;

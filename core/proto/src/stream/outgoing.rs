@@ -5,6 +5,7 @@ use std::ops::Range;
 use hawser_units::{Duration, Instant};
 
 use super::ranges::Ranges;
+use crate::checkpoint::{BadCheckpoint, MAX_BYTES, SentBytes};
 
 /// Bytes of a stream that were written and not yet acknowledged, as offsets.
 ///
@@ -26,9 +27,9 @@ pub(super) struct Outgoing {
     to_send: Ranges,
     /// The end of the highest byte that was sent.
     pub(super) highest: u64,
-    /// The driver has bytes up to here.
+    /// End of the bytes that the driver has provided.
     pub(super) written: u64,
-    /// The receiver takes bytes up to here.
+    /// End of the bytes that the receiver accepts.
     pub(super) credit: u64,
     /// The driver has no more bytes.
     is_finished: bool,
@@ -63,9 +64,10 @@ const MAX_STALLS: u32 = 6;
 ///
 /// Source: as many as a receiver keeps (`MAX_RANGES`, `core/proto/src/stream/receiving.rs`).
 const MAX_ARRIVED: usize = 4096;
-/// Bytes that are sent again when nothing is heard of a stream.
+/// Bytes that are sent again when no acknowledgement of a stream arrives.
 ///
-/// Source: ten packets, the first flight of a connection (RFC 6928); the acknowledgement says more.
+/// Source: ten packets, the first flight of a connection (RFC 6928); the acknowledgement names the
+/// rest.
 const STALLED: u64 = 14_000;
 
 impl Outgoing {
@@ -87,6 +89,64 @@ impl Outgoing {
         }
     }
 
+    /// Returns what a successor continues from.
+    pub(super) fn checkpoint(&self) -> SentBytes {
+        SentBytes {
+            acknowledged: self.acknowledged,
+            arrived: self.arrived.to_pairs(),
+            unsent: self.to_send.to_pairs(),
+            highest: self.highest,
+            written: self.written,
+            credit: self.credit,
+            is_finished: self.is_finished,
+            is_end_acknowledged: self.is_end_acknowledged,
+        }
+    }
+
+    /// Continues from a checkpoint. Bytes in flight count as such until the next acknowledgement:
+    /// no path reports packets of the previous process.
+    ///
+    /// # Errors
+    /// The numbers contradict one another.
+    pub(super) fn restore(saved: &SentBytes, now: Instant) -> Result<Self, BadCheckpoint> {
+        let SentBytes {
+            acknowledged,
+            highest,
+            written,
+            ..
+        } = *saved;
+        let is_possible = written <= MAX_BYTES
+            && highest.max(acknowledged) <= written
+            && (acknowledged <= highest || saved.is_end_acknowledged)
+            && saved.credit <= MAX_BYTES;
+        let within = acknowledged..written;
+        let (Some(arrived), Some(mut to_send), true) = (
+            Ranges::of_pairs(&saved.arrived, &within),
+            Ranges::of_pairs(&saved.unsent, &within),
+            is_possible,
+        ) else {
+            return Err(BadCheckpoint::Impossible);
+        };
+        to_send.insert(highest.max(acknowledged)..written);
+        arrived.iter().for_each(|range| to_send.remove(range));
+        let is_end_acknowledged = saved.is_end_acknowledged;
+        Ok(Self {
+            acknowledged,
+            arrived,
+            to_send,
+            highest,
+            written,
+            is_finished: saved.is_finished,
+            is_end_owed: saved.is_finished && !is_end_acknowledged,
+            is_end_acknowledged,
+            recovery: Some(Recovery {
+                resent: acknowledged,
+                until: highest,
+            }),
+            ..Self::new(saved.credit, now)
+        })
+    }
+
     pub(super) fn write(&mut self, bytes: u64) {
         if !self.is_finished {
             self.to_send.insert(self.written..self.written + bytes);
@@ -99,7 +159,7 @@ impl Outgoing {
         self.is_finished = true;
     }
 
-    /// Bytes before this offset are not needed any more.
+    /// Returns the offset up to which bytes are no longer needed.
     pub(super) fn released(&self) -> u64 {
         self.acknowledged
     }
@@ -153,7 +213,7 @@ impl Outgoing {
         (range.start < end).then_some(range.start..end)
     }
 
-    /// Takes note that bytes were sent; returns whether the stream ends with them.
+    /// Records that bytes were sent; returns whether the stream ends with them.
     pub(super) fn on_sent(&mut self, range: Range<u64>, now: Instant) -> bool {
         if !self.is_awaiting() {
             self.progress_at = now;
@@ -165,8 +225,8 @@ impl Outgoing {
         is_last
     }
 
-    /// Bytes are lost, and the end with them if they were the last; returns whether any has to be
-    /// sent again.
+    /// Handles lost bytes, and a lost end if they were the last; returns whether any must be
+    /// retransmitted.
     pub(super) fn on_lost(&mut self, range: Range<u64>) -> bool {
         let is_last = self.is_finished && range.end == self.written && !self.is_end_acknowledged;
         self.is_end_owed |= is_last;
@@ -189,7 +249,7 @@ impl Outgoing {
         range.start < self.certain && self.is_outstanding(range)
     }
 
-    /// Takes in what has arrived; returns whether bytes were released.
+    /// Processes arrived ranges; returns whether bytes were released.
     pub(super) fn on_ack(
         &mut self,
         next: u64,
@@ -242,7 +302,13 @@ impl Outgoing {
         self.progress_at + timeout * 2u32.pow(self.stalls.min(MAX_STALLS))
     }
 
-    /// Counts the first missing bytes as lost, as the stream has not got on for too long.
+    /// Handles that the peer is reachable again: the stream counts as stalled at the next check.
+    pub(super) fn handle_reachable(&mut self) {
+        (self.progress_at, self.stalls) = (Instant::ZERO, 0);
+    }
+
+    /// Counts the first missing bytes as lost, because the stream has made no progress for too
+    /// long.
     pub(super) fn on_stall(&mut self, now: Instant) {
         self.stalls += 1;
         self.progress_at = now;
@@ -287,7 +353,7 @@ impl Outgoing {
         });
     }
 
-    /// Gives the rest up.
+    /// Drops the remaining bytes.
     pub(super) fn abandon(&mut self) {
         self.to_send = Ranges::default();
         self.is_finished = true;

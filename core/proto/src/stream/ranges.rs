@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Offsets as ranges that neither overlap nor touch, in their order.
+/// A set of offsets, as ordered ranges that neither overlap nor touch.
 ///
 /// Cost: O(log ranges) to find one, O(ranges) to insert or remove in the middle, and O(1) at both
 /// ends, where nearly everything happens; memory grows with the number of ranges and is reused.
@@ -14,6 +14,23 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
+    /// Returns the ranges as pairs of a start and an end, the lowest first.
+    pub(crate) fn to_pairs(&self) -> Vec<(u64, u64)> {
+        self.ranges.iter().copied().collect()
+    }
+
+    /// Creates a set from pairs; `None` if one is empty or outside `within`.
+    pub(crate) fn of_pairs(pairs: &[(u64, u64)], within: &Range<u64>) -> Option<Self> {
+        let mut set = Self::default();
+        for (start, end) in pairs {
+            if start >= end || *start < within.start || *end > within.end {
+                return None;
+            }
+            set.insert(*start..*end);
+        }
+        Some(set)
+    }
+
     /// Returns whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -67,7 +84,7 @@ impl Ranges {
         added
     }
 
-    /// Takes a range out of the set.
+    /// Removes a range from the set.
     pub(crate) fn remove(&mut self, range: Range<u64>) {
         if range.start >= range.end {
             return;
@@ -105,7 +122,7 @@ impl Ranges {
         }
     }
 
-    /// The end of the range that begins at or before `offset` and reaches it, else `offset`.
+    /// Returns the end of the range that contains or ends at `offset`; if there is none, `offset`.
     pub(crate) fn reaches(&self, offset: u64) -> u64 {
         let at = self.ranges.partition_point(|known| known.1 < offset);
         match self.ranges.get(at) {

@@ -1,9 +1,9 @@
-//! The receiving half of streams: puts bytes in order by their offsets, says what has arrived, and
-//! how much more is taken.
+//! Receiving half of streams: orders bytes by their offsets, and reports what has arrived and how
+//! much more may be sent.
 //!
-//! It holds no bytes: a driver stores them where [`Accepted`] says, within the credit that this
-//! machine has granted, and reads them in order ([`Notice::Readable`]). No byte is given up: what
-//! is missing is waited for as long as the stream exists.
+//! It stores no bytes: a driver stores them at the position in [`Accepted`], within the credit that
+//! this machine has granted, and reads them in order ([`Notice::Readable`]). No byte is abandoned:
+//! the stream waits for missing bytes while it exists.
 //!
 //! ```text
 //!            open, or the peer's Open          all bytes have arrived        consumed, acknowledged
@@ -12,16 +12,18 @@
 //!                                        +--------------------------------+
 //! ```
 //!
-//! **Credit.** A stream's credit is what was consumed of it and its window; the credit of all
-//! streams together is what was consumed of all and a window that is twice the largest of a
-//! stream, up to [`Config::capacity`] and as far as the [`Reserve`] of all sessions has room. Both
-//! only rise. A window
-//! doubles when its sender says that more than half of it is in use ([`Frame::Blocked`]) while the
-//! reader keeps up, so it becomes two to four times what is on its way and out of order: rate and
-//! round trip need not be known. A reader that has stopped leaves the window as it is.
+//! **Credit.** The credit of a stream is the bytes that were read of it and its window. The credit
+//! of all streams together is the bytes that were read of all and a window, which is twice the
+//! largest window of a stream, at most [`Config::capacity`] and as far as the [`Reserve`] of all
+//! sessions permits. Both only increase. A window doubles when its sender reports that more than
+//! half of it is in use ([`Frame::Blocked`]) while the reader keeps up. So it becomes two to four
+//! times the data in flight and out of order, without knowledge of rate and round trip. A reader
+//! that has stopped leaves the window unchanged.
 //!
-//! Source: RFC 9000 section 4 (flow control). Deviates: windows grow by what is in use instead of
-//! by the time between two updates, because several paths have no one round trip.
+//! Source: RFC 9000 section 4 (flow control). Deviates: windows grow by the data in use instead of
+//! the time between two updates, because several paths have no common round trip.
+
+mod checkpoint;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -35,17 +37,17 @@ use super::ranges::Ranges;
 /// Bounds of what is received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of all streams that may be on their way or stored.
+    /// Bytes of all streams that may be in flight or stored.
     pub capacity: u64,
-    /// Bytes of all streams of a session whose first stream begins, up to `capacity`.
+    /// Initial limit for the bytes of all streams of a session; it grows up to `capacity`.
     pub first_capacity: u64,
     /// Window of a new stream.
     pub window: u64,
     /// The largest window of a stream.
     pub max_window: u64,
-    /// Streams at once.
+    /// Maximum number of streams.
     pub max_streams: usize,
-    /// Bound of what the peer opens; none unless set.
+    /// Limit of the rate at which the peer opens connections, if there is one.
     pub connects: Option<ConnectRate>,
 }
 
@@ -73,7 +75,7 @@ pub struct Accepted {
     pub id: StreamId,
     /// Offset of the first of them in the stream.
     pub offset: u64,
-    /// Bytes of the datagram's body in front of them.
+    /// Bytes of the datagram's body before them.
     pub skip: usize,
     /// Number of these bytes.
     pub len: usize,
@@ -118,7 +120,7 @@ pub struct Counters {
     pub too_many: u64,
     /// Requests beyond [`Config::connects`].
     pub too_fast: u64,
-    /// Requests for which the [`Reserve`] had no room.
+    /// Requests for which the [`Reserve`] had no memory.
     pub no_memory: u64,
 }
 
@@ -152,7 +154,7 @@ const MAX_ANSWERED: usize = 64;
 struct Incoming {
     /// End of the bytes that have arrived without a gap.
     next: u64,
-    /// Ranges that have arrived beyond.
+    /// Ranges that have arrived after a gap.
     beyond: Ranges,
     /// The driver has read all bytes before.
     consumed: u64,
@@ -169,7 +171,7 @@ struct Incoming {
     is_stopped: bool,
     ack_due: Option<Instant>,
     last_ack: Instant,
-    /// The acknowledgement that says that all has arrived was made.
+    /// The acknowledgement of all bytes was made.
     is_acked: bool,
 }
 
@@ -208,7 +210,7 @@ pub struct Receiving {
     consumed: u64,
     /// Credit of all streams in the last announcement.
     promised: u64,
-    /// Window of all streams, and what of the reserve stands for it while there are any.
+    /// Window of all streams, and the part of the reserve that backs it while there are any.
     capacity: u64,
     reserved: Reserved,
     connects: Connects,
@@ -220,13 +222,13 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// Makes a half without streams.
+    /// Creates a half without streams.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self::with_reserve(config, Reserve::unbounded())
     }
 
-    /// Makes a half without streams that shares the bound of `reserve` with others.
+    /// Creates a half without streams that shares the limit of `reserve` with others.
     #[must_use]
     pub fn with_reserve(config: Config, reserve: Reserve) -> Self {
         Self {
@@ -257,7 +259,7 @@ impl Receiving {
         self.counters
     }
 
-    /// Window of a new stream, to be told in an [`Open`].
+    /// Window of a new stream, for its [`Open`].
     #[must_use]
     pub fn first_credit(&self) -> u64 {
         self.config.window
@@ -281,7 +283,7 @@ impl Receiving {
         self.streams.is_empty()
     }
 
-    /// Takes in a stream that this side opens.
+    /// Processes a stream that this side opens.
     pub fn open(&mut self, id: StreamId, now: Instant) {
         self.note_opened(id);
         self.reserve();
@@ -310,8 +312,8 @@ impl Receiving {
         self.announce();
     }
 
-    /// Takes note that a number is used; those that were jumped over are awaited. Returns false
-    /// when it was used before.
+    /// Records that a number is used; those that were jumped over are awaited. Returns false when
+    /// it was used before.
     fn note_opened(&mut self, id: StreamId) -> bool {
         let next = &mut self.opened[usize::from(id.is_of_hub())];
         if id.number() < *next {
@@ -329,14 +331,14 @@ impl Receiving {
         id.number() < self.opened[usize::from(id.is_of_hub())] && !self.awaited.contains(&id)
     }
 
-    /// Bytes of a stream that can be read lie before this offset.
+    /// Returns the offset up to which bytes of a stream can be read.
     #[must_use]
     pub fn readable(&self, id: StreamId) -> Option<u64> {
         self.streams.get(&id).map(|stream| stream.next)
     }
 
-    /// Takes in a datagram with bytes of a stream, all of its body. Returns which bytes of it are
-    /// to be stored.
+    /// Processes a datagram with bytes of a stream; `body` is its whole body. Returns which bytes
+    /// of it are to be stored.
     pub fn handle_bytes(&mut self, inner: &Inner, body: &[u8], now: Instant) -> Option<Accepted> {
         let (position, bytes) = Position::parse(inner, body)?;
         let id = position.id;
@@ -402,8 +404,8 @@ impl Receiving {
         })
     }
 
-    /// A datagram about a stream that is not here: a closed one is acknowledged whole. One that
-    /// was never opened here was opened with a process before this one, and is refused.
+    /// A datagram about a stream that is not here: a closed one is acknowledged whole. One that was
+    /// never opened here was opened with the previous process this one, and is refused.
     fn on_unknown(&mut self, id: StreamId) {
         self.counters.unknown += 1;
         self.answered += 1;
@@ -421,7 +423,7 @@ impl Receiving {
         }
     }
 
-    /// Forgets a stream that may miss bytes: its connection was refused, or reset. What
+    /// Removes a stream whose connection was refused or reset, even if bytes are missing. What
     /// arrives later is acknowledged whole.
     pub fn forget(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.remove(&id) {
@@ -431,7 +433,7 @@ impl Receiving {
         }
     }
 
-    /// Takes in a frame of the peer.
+    /// Processes a frame of the peer.
     pub fn handle_frame(&mut self, frame: &Frame, now: Instant) {
         match frame {
             Frame::Open(open) => self.on_open(open, now),
@@ -498,7 +500,7 @@ impl Receiving {
         if !self.streams.is_empty() {
             return true;
         }
-        // What was granted before the last stream had ended cannot be taken back.
+        // Credit granted before the end of the last stream cannot be revoked.
         self.capacity = self.config.first_capacity.min(self.config.capacity);
         self.reserved.set(self.capacity.max(self.outstanding()))
     }
@@ -508,7 +510,7 @@ impl Receiving {
         self.promised.saturating_sub(self.consumed)
     }
 
-    /// Gives back what the reserve has lent, when no stream is left.
+    /// Returns the reserved memory when no stream is left.
     fn release(&mut self) {
         if self.streams.is_empty() {
             self.reserved.set(0);
@@ -547,7 +549,7 @@ impl Receiving {
         self.announce();
     }
 
-    /// The driver has read `bytes` more of a stream: their memory is free.
+    /// Records that the driver has read `bytes` more of a stream and has freed their memory.
     pub fn consume(&mut self, id: StreamId, bytes: u64, now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -563,7 +565,7 @@ impl Receiving {
         self.close(id);
     }
 
-    /// Takes no more of a stream; its sender learns the reason.
+    /// Accepts no more data of a stream; its sender is notified of the reason.
     pub fn stop(&mut self, id: StreamId, code: u16, now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -601,7 +603,7 @@ impl Receiving {
         }
     }
 
-    /// Ends a batch: makes the acknowledgements that are due.
+    /// Ends a batch: creates the acknowledgements that are due.
     pub fn flush(&mut self, now: Instant) {
         self.answered = 0;
         if self.due.first > now {
@@ -647,7 +649,7 @@ impl Receiving {
         self.events.pop_front()
     }
 
-    /// Time for the next [`Self::flush`], if no batch comes before.
+    /// Returns the time of the next [`Self::flush`], if no batch arrives before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         (self.due.first < Instant::FAR_FUTURE).then_some(self.due.first)
@@ -658,12 +660,12 @@ impl Receiving {
 #[derive(Debug)]
 struct Due {
     streams: Vec<StreamId>,
-    /// None is due before.
+    /// Time before which none is due.
     first: Instant,
 }
 
 impl Due {
-    /// Takes note that the acknowledgement of a stream is due at `at` at the latest.
+    /// Records that the acknowledgement of a stream is due at `at` at the latest.
     fn note(&mut self, id: StreamId, stream: &mut Incoming, at: Instant) {
         if stream.ack_due.is_none() {
             self.streams.push(id);

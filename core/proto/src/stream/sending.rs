@@ -1,4 +1,4 @@
-//! The sending half of streams: which bytes and frames go next, and what becomes of them.
+//! Sending half of streams: which bytes and frames are sent next, and what happens to them.
 //!
 //! ```text
 //!              open                Answer: connected             finish, all acknowledged
@@ -6,14 +6,16 @@
 //!   (other)  --Open--> asked  ---- answer ----------> open          reset, Stop ------------^
 //! ```
 //!
-//! A driver writes bytes ([`Sending::write`] takes their number only) as long as few wait to be
-//! sent; the egress takes [`Chunk`]s, chooses their path and says which packets they became. A
-//! packet that its path loses, or that a failed path may have dropped, makes its bytes wait again,
-//! and they go over any path. Where a path's reports have no opinion, a stream that does not get on
-//! within the timeout of its paths sends its first missing bytes again, and doubles that time.
+//! A driver writes bytes ([`Sending::write`] receives their number only) while few bytes wait to be
+//! sent. The egress takes [`Chunk`]s, chooses their path and reports their packets. When a path
+//! loses a packet, or may have dropped it when it failed, its bytes wait again and are sent over
+//! any path. If the reports of a path cannot decide, a stream without progress for the timeout of
+//! its paths sends its first missing bytes again, and doubles the timeout.
 //!
-//! Source: RFC 9002 section 6.2 (probe timeout). Deviates: the timeout is that of the paths, which
-//! also covers what their reports could not name (`core/proto/src/ingress/missing.rs`).
+//! Source: RFC 9002 section 6.2 (probe timeout). Deviates: the timeout is that of the paths, and it
+//! also covers losses that their reports could not name (`core/proto/src/ingress/missing.rs`).
+
+mod checkpoint;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -25,14 +27,14 @@ use super::in_flight::{Cargo, InFlight, Record};
 use super::outgoing::Outgoing;
 use super::receiving::Event;
 
-/// Bytes of a stream that go together.
+/// Bytes of a stream that are sent together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// Their stream.
     pub id: StreamId,
     /// Their offsets.
     pub range: Range<u64>,
-    /// Some of them were sent before.
+    /// Set if some of them were sent before.
     pub is_repeated: bool,
 }
 
@@ -110,6 +112,13 @@ impl Stream {
         }
     }
 
+    /// Returns whether the peer's answer is missing. Bytes of the peer may arrive before it. They
+    /// are not acknowledged until then, because an acknowledgement confirms the answer, and the
+    /// peer would not send a lost one again.
+    fn is_unanswered(&self) -> bool {
+        self.open.is_some() && !self.is_open && self.reset.is_none()
+    }
+
     /// Asks for more credit when more than half of the window is in use, once for each window.
     fn ask_for_credit(&mut self) {
         let window = self.out.credit.saturating_sub(self.out.released());
@@ -124,7 +133,7 @@ impl Stream {
     fn on_lost_frames(&mut self) {
         self.owed.open |= self.open.is_some() && !self.is_confirmed;
         self.owed.answer |= self.answer.is_some() && !self.is_confirmed;
-        self.owed.ack |= self.ack.is_some();
+        self.owed.ack |= self.ack.is_some() && !self.is_unanswered();
         self.owed.reset |= self.reset.is_some();
         self.owed.stop |= self.stop.is_some();
         self.owed.blocked |= self.blocked_at == Some(self.out.credit);
@@ -187,7 +196,7 @@ pub struct Sending {
     changed: VecDeque<StreamId>,
     notices: VecDeque<SendingNotice>,
     checked_at: Instant,
-    /// Some stream may wait for the peer to say something.
+    /// Some stream may wait for a message of the peer.
     is_busy: bool,
     /// Bytes sent again because they were lost or late.
     repeated: u64,
@@ -195,10 +204,10 @@ pub struct Sending {
     copied: u64,
 }
 
-/// Frames about streams that are closed, which wait to be sent.
+/// Maximum number of frames about closed streams that wait to be sent.
 ///
-/// Source: no measurement; each answers a datagram of the peer, which sends it again when it hears
-/// nothing.
+/// Source: no measurement; each answers a datagram of the peer, which sends it again without an
+/// answer.
 const MAX_LOOSE: usize = 64;
 
 impl Sending {
@@ -208,14 +217,14 @@ impl Sending {
         self.streams.is_empty()
     }
 
-    /// Bytes that were sent again because they were lost or late, and bytes that were sent on a
-    /// second path to arrive sooner.
+    /// Returns the number of bytes that were retransmitted because they were lost or late, and of
+    /// those that were sent on a second path to arrive sooner.
     #[must_use]
     pub fn repeated(&self) -> (u64, u64) {
         (self.repeated, self.copied)
     }
 
-    /// Asks the peer for a connection.
+    /// Requests a connection from the peer.
     pub fn open(&mut self, open: Open, now: Instant) {
         self.is_busy = true;
         let mut stream = Stream::new(Some(open), 0, now);
@@ -224,7 +233,7 @@ impl Sending {
         self.owe(open.id);
     }
 
-    /// Answers the peer's request; `credit`: bytes that this side takes of the stream.
+    /// Answers the peer's request; `credit`: bytes of the stream that this side accepts.
     pub fn answer(&mut self, open: &Open, outcome: Outcome, credit: u64, now: Instant) {
         self.is_busy = true;
         let id = open.id;
@@ -241,7 +250,7 @@ impl Sending {
         self.changed.push_back(id);
     }
 
-    /// The driver has `bytes` more of a stream.
+    /// Records that the driver has `bytes` more of a stream.
     pub fn write(&mut self, id: StreamId, bytes: u64) {
         self.is_busy = true;
         if let Some(stream) = self.streams.get_mut(&id) {
@@ -250,7 +259,7 @@ impl Sending {
         }
     }
 
-    /// The driver has all bytes of a stream written.
+    /// Records that the driver has written all bytes of a stream.
     pub fn finish(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.out.finish();
@@ -258,7 +267,7 @@ impl Sending {
         }
     }
 
-    /// Gives a stream up with a reason; bytes that have not arrived are dropped.
+    /// Resets a stream with a reason; bytes that have not arrived are dropped.
     pub fn reset(&mut self, id: StreamId, code: u16, now: Instant) {
         self.is_busy = true;
         if let Some(stream) = self.streams.get_mut(&id)
@@ -273,7 +282,7 @@ impl Sending {
         }
     }
 
-    /// Forgets a stream: its driver has read all of it, and it was delivered or reset.
+    /// Removes a stream that its driver has read completely, and that was delivered or reset.
     pub fn close(&mut self, id: StreamId) {
         self.streams.remove(&id);
         self.changed.push_back(id);
@@ -285,7 +294,8 @@ impl Sending {
         self.streams.get(&id).map_or(0, |stream| stream.out.waiting())
     }
 
-    /// Bytes of a stream that were written and are not acknowledged: what its driver stores.
+    /// Returns the number of bytes of a stream that were written and are not acknowledged, which
+    /// its driver stores.
     #[must_use]
     pub fn stored(&self, id: StreamId) -> u64 {
         self.streams
@@ -317,7 +327,7 @@ impl Sending {
         self.streams.get(&id).map_or(0, |stream| stream.out.highest)
     }
 
-    /// Takes note that more or less of a stream may be sent than before.
+    /// Records that more or less of a stream may be sent than before.
     pub(crate) fn note_changed(&mut self, id: StreamId) {
         if self.changed.back() != Some(&id) {
             self.changed.push_back(id);
@@ -329,7 +339,7 @@ impl Sending {
         self.changed.pop_front()
     }
 
-    /// Takes in what the receiving half of this side tells.
+    /// Processes an event of the receiving half of this side.
     pub fn handle_event(&mut self, event: Event, now: Instant) {
         match event {
             Event::Heard(frame) => self.on_heard(frame, now),
@@ -356,7 +366,7 @@ impl Sending {
         match frame {
             Frame::Ack(ack) => {
                 stream.ack = Some(ack);
-                stream.owed.ack = true;
+                stream.owed.ack = !stream.is_unanswered();
             }
             Frame::Stop { code, .. } => {
                 stream.stop = Some(code);
@@ -476,8 +486,8 @@ impl Sending {
         })
     }
 
-    /// Takes note of a chunk that was sent as packets from `packet_number` on, each of `each` bytes
-    /// of the stream but the last, and is expected at the far end at `arrival`. Returns whether the
+    /// Records a chunk that was sent as packets from `packet_number` on, each of `each` bytes of
+    /// the stream but the last, and is expected at the far end at `arrival`. Returns whether the
     /// stream ends with it.
     pub fn on_sent(
         &mut self,
@@ -519,8 +529,8 @@ impl Sending {
         });
     }
 
-    /// Returns whether some stream has sent all that it may and waits for the peer: only then
-    /// [`Self::copy_later_than`] has anything.
+    /// Returns whether a stream has sent all permitted bytes and waits for the peer: only then
+    /// [`Self::copy_later_than`] has an output.
     #[must_use]
     pub fn may_copy(&self) -> bool {
         let session = self.session_credit.saturating_sub(self.session_sent);
@@ -566,8 +576,8 @@ impl Sending {
         })
     }
 
-    /// Packets of a path are lost, or may have been dropped with it: what they carried waits again.
-    /// `tell` hears of each of their numbers.
+    /// Marks the bytes of packets that a path has lost, or may have dropped when it failed, to be
+    /// sent again. `tell` is called with each of their packet numbers.
     pub fn on_missing(&mut self, path: PathId, packet_numbers: Range<u64>, mut tell: impl FnMut(u64)) {
         let Self {
             streams,
@@ -602,9 +612,9 @@ impl Sending {
         });
     }
 
-    /// Sends bytes again that a path was expected to deliver before `until`, where bytes behind
-    /// them have arrived: the path has become slower, and its reports cannot say so yet. What it
-    /// delivers all the same arrives twice.
+    /// Retransmits bytes that a path should have delivered before `until`, if later bytes have
+    /// arrived: the path has become slower, which its reports do not show yet. Bytes that it still
+    /// delivers arrive twice.
     pub fn handle_overdue(&mut self, path: PathId, until: Instant) {
         let Self {
             streams, in_flight, ..
@@ -629,7 +639,7 @@ impl Sending {
         }
     }
 
-    /// A path is closed, after its packets were handed to [`Self::on_missing`].
+    /// Handles a closed path, after its packets were passed to [`Self::on_missing`].
     pub fn forget_path(&mut self, path: PathId) {
         self.in_flight.forget(path);
     }
@@ -640,8 +650,8 @@ impl Sending {
         self.owes_granted || !self.owing.is_empty() || !self.loose.is_empty()
     }
 
-    /// Writes frames that wait into `body`, at most `max` bytes; `about` hears which streams they
-    /// are about.
+    /// Writes waiting frames into `body`, at most `max` bytes, and adds the streams that they
+    /// concern to `about`.
     pub(crate) fn write_frames(&mut self, body: &mut Vec<u8>, max: usize, about: &mut Vec<Option<StreamId>>) {
         about.clear();
         body.clear();
@@ -682,7 +692,7 @@ impl Sending {
         body.truncate(at);
     }
 
-    /// Takes note of a datagram with frames about these streams.
+    /// Records a datagram with frames about these streams.
     pub(crate) fn on_frames_sent(
         &mut self,
         (path, packet_number): (PathId, u64),
@@ -694,8 +704,8 @@ impl Sending {
         }
     }
 
-    /// Lets time pass: a stream that has not got on within `timeout`, which all paths keep, sends
-    /// its first missing bytes again, and asks again what was not answered.
+    /// Processes timers: a stream without progress within `timeout`, the timeout of the paths,
+    /// sends its first missing bytes again, and repeats requests without an answer.
     pub fn handle_timeout(&mut self, timeout: Duration, now: Instant) {
         if now < self.poll_timeout(timeout) {
             return;
@@ -738,7 +748,18 @@ impl Sending {
         }
     }
 
-    /// Time for the next [`Self::handle_timeout`]; never while no stream waits for the peer.
+    /// Records that an unreachable peer is reachable again: unacknowledged data is retransmitted at
+    /// the next [`Self::handle_timeout`].
+    pub fn handle_reachable(&mut self) {
+        self.checked_at = Instant::ZERO;
+        for stream in self.streams.values_mut() {
+            (stream.asked_at, stream.tries) = (Instant::ZERO, 0);
+            stream.out.handle_reachable();
+        }
+    }
+
+    /// Returns the time of the next [`Self::handle_timeout`]; far in the future if no stream waits
+    /// for the peer.
     #[must_use]
     pub fn poll_timeout(&self, timeout: Duration) -> Instant {
         if self.is_busy {

@@ -1,28 +1,28 @@
-//! Choice of the path for the next bytes of a stream that has many of them.
+//! Choice of the path for the next bytes of a stream with many waiting bytes.
 
 use hawser_units::{Duration, Instant};
 
 use crate::scheduler::PathView;
 
-/// Time for which a transfer is taken to go on.
+/// Assumed remaining time of a transfer.
 ///
-/// A path that adds a share of the rate delays all bytes behind its own once; it is worth that
-/// when the share of this time is more.
+/// A path that adds a share of the rate delays all bytes behind its own once; it is worth using if
+/// its share of this time is longer than the delay.
 ///
-/// Source: a sweep of 3, 10 and 30 s. With 3 s a far network of 200 Mbit/s that shuffles grows
-/// more slowly (0.19 of the oracle in place of 0.32), with 30 s a stream waits up to 4.6 s for a
-/// network that fails behind a deep queue.
+/// Source: a sweep of 3, 10 and 30 s. With 3 s a far network of 200 Mbit/s that reorders grows more
+/// slowly (0.19 of the oracle in place of 0.32), with 30 s a stream waits up to 4.6 s for a network
+/// that fails behind a deep queue.
 const WORTH: Duration = Duration::from_secs(10);
 
-/// Chooses the ready path that delivers first, by its place in `views`. A far path does not wait
-/// for a near one, because the receiver stores what arrives early for as long as it takes: credit
-/// bounds it, and no hold time. But a path with a small share of the rate is left out while it
-/// would delay the stream by more than that share is [worth](WORTH): a queue of seconds before a
-/// slow network is not for bytes that others wait for. A path that grows has no share yet.
+/// Chooses the ready path that delivers first, by its index in `views`. A far path does not wait
+/// for a near one, because the receiver stores early bytes without a hold time, limited by credit.
+/// But a path with a small share of the rate is left out while it would delay the stream by more
+/// than that share is [worth](WORTH): bytes that others wait for must not enter a queue of seconds
+/// before a slow network. A path that grows has no share yet.
 ///
 /// Source: the work-conserving form of ECF (CoNEXT 2017, section 4), for a backlog of [`WORTH`].
 /// Compared in the simulator with bytes further ahead in the stream on far paths (OTIAS, WAINA
-/// 2014): the same rate over far networks, and pieces of some bytes where networks shuffle.
+/// 2014): the same rate over far networks, and pieces of some bytes where networks reorder.
 pub(crate) fn choose(views: &[PathView], now: Instant) -> Option<usize> {
     let first = views.iter().map(|view| view.arrival(now)).min()?;
     let sum: u64 = views.iter().map(|view| view.later.rate().as_bps()).sum();
@@ -43,7 +43,7 @@ mod tests {
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
-    fn chosen(rates_and_delays: &[(u64, u64)]) -> Option<usize> {
+    fn selected_secondary(rates_and_delays: &[(u64, u64)]) -> Option<usize> {
         let views: Vec<_> = rates_and_delays
             .iter()
             .enumerate()
@@ -68,11 +68,11 @@ mod tests {
             (1_000, 600, false),
             (10, 100, false),
         ] {
-            let found = chosen(&[(39_000, 16), (slow, delay)]);
+            let found = selected_secondary(&[(39_000, 16), (slow, delay)]);
             assert_eq!(found.is_some(), is_used, "{slow} kbit/s after {delay} ms");
         }
         assert_eq!(
-            chosen(&[(1, 2_000), (270, 2_200)]),
+            selected_secondary(&[(1, 2_000), (270, 2_200)]),
             Some(1),
             "one is all there is"
         );

@@ -1,202 +1,28 @@
 //! Both halves of two ends over a network that loses, delays, repeats and reorders datagrams.
 
+mod ends;
+
 use std::collections::BTreeMap;
 
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{Inner, Kind};
-use hawser_wire::stream::{Ack, Frame, Open, Outcome, Position, STREAM_LEN, StreamId, frames, reason};
+use hawser_wire::stream::{Ack, Frame, Outcome, Position, STREAM_LEN, StreamId, reason};
 use proptest::prelude::*;
 
 use super::admission::{ConnectRate, Reserve};
 use super::receiving::{Config, Notice, Receiving};
 use super::sending::{Sending, SendingNotice};
-
-const TIMEOUT: Duration = Duration::from_millis(200);
-const STEP: Duration = Duration::from_millis(5);
-
-fn id(number: u32) -> StreamId {
-    StreamId::new(number).expect("a legal number")
-}
-
-fn request(number: u32) -> Open {
-    let address = |port| ([10, 0, 0, 1], port).into();
-    Open {
-        id: id(number),
-        source: address(1000),
-        destination: address(80),
-        dscp: 0,
-        credit: small().window,
-    }
-}
-
-fn at(millis: u64) -> Instant {
-    Instant::ZERO + Duration::from_millis(1000 + millis)
-}
-
-/// The byte at an offset of a stream.
-fn byte(id: StreamId, offset: u64) -> u8 {
-    (offset.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ id.number() as u8
-}
-
-/// One end: both halves, and what its driver would store.
-struct End {
-    sending: Sending,
-    receiving: Receiving,
-    /// By stream: bytes that were stored, those that were read, and whether the end has come.
-    stored: BTreeMap<StreamId, Vec<u8>>,
-    read: BTreeMap<StreamId, Vec<u8>>,
-    ended: BTreeMap<StreamId, bool>,
-    next_number: u64,
-    told: Vec<SendingNotice>,
-    notices: Vec<Notice>,
-    /// Streams that may be written.
-    open: Vec<StreamId>,
-}
-
-#[derive(Clone)]
-struct Datagram {
-    inner: Inner,
-    body: Vec<u8>,
-    number: u64,
-}
-
-impl End {
-    fn new(config: Config) -> Self {
-        Self {
-            sending: Sending::default(),
-            receiving: Receiving::new(config),
-            stored: BTreeMap::new(),
-            read: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            next_number: 1,
-            told: Vec::new(),
-            notices: Vec::new(),
-            open: Vec::new(),
-        }
-    }
-
-    fn open(&mut self, open: Open, now: Instant) {
-        self.open.push(open.id);
-        self.receiving.open(open.id, now);
-        self.sending.open(open, now);
-    }
-
-    /// Datagrams that may go now: frames first, then bytes of all streams in turn.
-    fn transmit(&mut self, streams: &[StreamId], now: Instant) -> Vec<Datagram> {
-        let mut out = Vec::new();
-        let (mut body, mut about) = (Vec::new(), Vec::new());
-        while self.sending.owes_frames() {
-            self.sending.write_frames(&mut body, 300, &mut about);
-            self.sending
-                .on_frames_sent((PathId(0), self.next_number), &about, now);
-            out.push(self.datagram(Inner::plain(Kind::StreamControl), body.clone(), 1));
-        }
-        for stream in streams {
-            for _ in 0..8 {
-                let Some(chunk) = self.sending.next(*stream, 3 * 100) else {
-                    break;
-                };
-                let len = chunk.range.end - chunk.range.start;
-                let count = len.div_ceil(100).max(1) as u16;
-                let sent = (PathId(0), self.next_number, count);
-                let is_last = self.sending.on_sent(&chunk, sent, 100, (now, now));
-                for step in 0..count {
-                    let start = chunk.range.start + u64::from(step) * 100;
-                    let end = chunk.range.end.min(start + 100);
-                    let position = Position::new(*stream, start, is_last && step + 1 == count);
-                    let mut head = [0; STREAM_LEN];
-                    position.emit(&mut head);
-                    let bytes = (start..end).map(|offset| byte(*stream, offset));
-                    let (flow, sequence) = position.fields();
-                    let inner = Inner {
-                        flow,
-                        sequence,
-                        ..Inner::plain(Kind::Stream)
-                    };
-                    out.push(self.datagram(inner, head.into_iter().chain(bytes).collect(), 1));
-                }
-            }
-        }
-        out
-    }
-
-    fn datagram(&mut self, inner: Inner, body: Vec<u8>, count: u64) -> Datagram {
-        let number = self.next_number;
-        self.next_number += count;
-        Datagram { inner, body, number }
-    }
-
-    fn receive(&mut self, datagram: &Datagram, now: Instant) {
-        if datagram.inner.kind == Kind::StreamControl {
-            for frame in frames(&datagram.body) {
-                self.receiving.handle_frame(&frame, now);
-            }
-        } else if let Some(accepted) = self.receiving.handle_bytes(&datagram.inner, &datagram.body, now) {
-            let bytes = &datagram.body[accepted.skip..accepted.skip + accepted.len];
-            let stored = self.stored.entry(accepted.id).or_default();
-            let end = accepted.offset as usize + bytes.len();
-            stored.resize(stored.len().max(end), 0);
-            stored[accepted.offset as usize..end].copy_from_slice(bytes);
-        }
-        self.settle(now);
-    }
-
-    fn settle(&mut self, now: Instant) {
-        self.receiving.flush(now);
-        while let Some(event) = self.receiving.poll_event() {
-            self.sending.handle_event(event, now);
-        }
-        while let Some(told) = self.sending.poll_notice() {
-            self.told.push(told);
-        }
-        while let Some(notice) = self.receiving.poll_notice() {
-            self.notices.push(notice);
-            match notice {
-                Notice::Open(open) => {
-                    self.open.push(open.id);
-                    let credit = self.receiving.first_credit();
-                    self.sending.answer(&open, Outcome::Connected, credit, now);
-                }
-                Notice::Ended(id) => {
-                    self.ended.insert(id, true);
-                }
-                Notice::Readable(_) | Notice::Reset(..) => {}
-            }
-        }
-    }
-
-    /// Reads at most `most` bytes of a stream.
-    fn read(&mut self, id: StreamId, most: usize, now: Instant) {
-        let Some(readable) = self.receiving.readable(id) else {
-            return;
-        };
-        let read = self.read.entry(id).or_default();
-        let stored = self.stored.entry(id).or_default();
-        let end = (readable as usize)
-            .min(read.len() + most)
-            .min(stored.len())
-            .max(read.len());
-        let more = stored[read.len()..end].to_vec();
-        read.extend_from_slice(&more);
-        self.receiving.consume(id, more.len() as u64, now);
-    }
-}
-
-/// A generator that is enough for a test (Knuth's MMIX constants).
-struct Lots(u64);
-
-impl Lots {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
+use ends::{Datagram, End, Lots, STEP, TIMEOUT, at, byte, id, joined, pass, request, small};
 
 /// Runs two ends until both have read all of `sizes` in both directions; returns the time it took.
-fn exchange(seed: u64, config: Config, sizes: &[u64], loss: u64, unreported: u64) -> Option<Duration> {
+/// Each end is restarted in `restarts` of a thousand steps.
+fn exchange(
+    seed: u64,
+    config: Config,
+    sizes: &[u64],
+    (loss, unreported): (u64, u64),
+    restarts: u64,
+) -> Option<Duration> {
     let mut lots = Lots(seed);
     let mut ends = [End::new(config), End::new(config)];
     let streams: Vec<StreamId> = (0..sizes.len() as u32).map(|at| id(2 * at)).collect();
@@ -238,6 +64,9 @@ fn exchange(seed: u64, config: Config, sizes: &[u64], loss: u64, unreported: u64
                 }
             }
             ends[from].sending.handle_timeout(TIMEOUT, now);
+            if lots.below(1_000) < restarts {
+                ends[from].restart(config, now);
+            }
         }
         let mut waiting = Vec::new();
         for (due, to, datagram) in flying.drain(..) {
@@ -277,17 +106,6 @@ fn exchange(seed: u64, config: Config, sizes: &[u64], loss: u64, unreported: u64
     None
 }
 
-fn small() -> Config {
-    Config {
-        capacity: 40_000,
-        first_capacity: 10_000,
-        connects: None,
-        window: 4_000,
-        max_window: 16_000,
-        max_streams: 16,
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -298,7 +116,18 @@ proptest! {
         loss in 0..30u64,
         unreported in 0..40u64,
     ) {
-        prop_assert!(exchange(seed, small(), &sizes, loss, unreported).is_some(), "all arrives");
+        let faults = (loss, unreported);
+        prop_assert!(exchange(seed, small(), &sizes, faults, 0).is_some(), "all arrives");
+    }
+
+    #[test]
+    fn all_bytes_arrive_once_and_in_order_while_either_end_restarts(
+        seed: u64,
+        sizes in proptest::collection::vec(0..60_000u64, 1..4),
+        loss in 0..30u64,
+        restarts in 1..60u64,
+    ) {
+        prop_assert!(exchange(seed, small(), &sizes, (loss, 20), restarts).is_some(), "all arrives");
     }
 
     #[test]
@@ -345,31 +174,6 @@ proptest! {
     }
 }
 
-/// Two ends with one open stream over a network without faults.
-fn joined() -> (End, End) {
-    let (mut near, mut far) = (End::new(small()), End::new(small()));
-    near.open(request(0), at(0));
-    for _ in 0..3 {
-        pass(&mut near, &mut far, at(1));
-        pass(&mut far, &mut near, at(1));
-    }
-    assert!(
-        near.told
-            .contains(&SendingNotice::Answered(id(0), Outcome::Connected))
-    );
-    (near, far)
-}
-
-/// Passes on what one end sends.
-fn pass(from: &mut End, to: &mut End, now: Instant) -> usize {
-    from.settle(now);
-    let all = from.transmit(&[id(0)], now);
-    for datagram in &all {
-        to.receive(datagram, now);
-    }
-    all.len()
-}
-
 #[test]
 fn a_request_that_is_lost_is_sent_again() {
     let (mut near, mut far) = (End::new(small()), End::new(small()));
@@ -386,6 +190,38 @@ fn a_request_that_is_lost_is_sent_again() {
     far.sending.on_missing(PathId(0), 1..number + 1, |_| {});
     pass(&mut far, &mut near, at(300));
     assert_eq!(near.told, [SendingNotice::Answered(id(0), Outcome::Connected)]);
+}
+
+#[test]
+fn an_answer_that_is_lost_is_sent_again_although_bytes_behind_it_have_arrived() {
+    let (mut near, mut far) = (End::new(small()), End::new(small()));
+    near.open(request(0), at(0));
+    pass(&mut near, &mut far, at(0));
+    // The server writes first. The answer is lost, and no report says so.
+    far.sending.write(id(0), 500);
+    let (answer, bytes): (Vec<_>, Vec<_>) = far
+        .transmit(&[id(0)], at(10))
+        .into_iter()
+        .partition(|datagram| datagram.inner.kind == Kind::StreamControl);
+    assert!(!answer.is_empty() && !bytes.is_empty());
+    for datagram in &bytes {
+        near.receive(datagram, at(20));
+    }
+    near.settle(at(40));
+    for step in 2..12 {
+        let now = at(step * 50);
+        pass(&mut near, &mut far, now);
+        far.sending.handle_timeout(TIMEOUT, now);
+        pass(&mut far, &mut near, now);
+    }
+    assert_eq!(near.told, [SendingNotice::Answered(id(0), Outcome::Connected)]);
+    near.settle(at(700));
+    pass(&mut near, &mut far, at(700));
+    assert_eq!(
+        far.sending.stored(id(0)),
+        0,
+        "the bytes are acknowledged after the answer"
+    );
 }
 
 #[test]
@@ -654,7 +490,7 @@ fn gaps_that_no_report_names_are_all_sent_again_after_one_stall() {
         pass(&mut near, &mut far, at(*millis));
         far.receiving.readable(id(0)) > Some(0)
     });
-    // No timer is needed any more.
+    // No timer is needed.
     let mut now = stalled.expect("it stalls once");
     for _ in 0..8 {
         now += 10;
@@ -772,4 +608,79 @@ fn bytes_of_a_closed_stream_are_acknowledged_whole() {
     far.receive(datagrams.last().expect("the bytes"), at(400));
     pass(&mut far, &mut near, at(400));
     assert!(near.told.contains(&SendingNotice::Delivered(id(0))));
+}
+
+#[test]
+fn a_reset_and_the_end_of_a_half_keep_their_meaning_over_restarts() {
+    let (mut near, mut far) = joined();
+    near.sending.write(id(0), 500);
+    near.sending.finish(id(0));
+    near.restart(small(), at(2));
+    pass(&mut near, &mut far, at(3));
+    far.restart(small(), at(4));
+    assert_eq!(far.ended.get(&id(0)), Some(&true));
+    far.read(id(0), 500, at(4));
+    pass(&mut far, &mut near, at(5));
+    assert!(near.told.contains(&SendingNotice::Delivered(id(0))));
+    // The other direction continues, and ends by a reset, which is lost with the process.
+    far.sending.write(id(0), 300);
+    pass(&mut far, &mut near, at(6));
+    near.restart(small(), at(7));
+    near.read(id(0), 100, at(7));
+    far.sending.write(id(0), 300);
+    far.sending.reset(id(0), reason::RESET, at(8));
+    assert!(!far.transmit(&[id(0)], at(8)).is_empty(), "lost");
+    far.restart(small(), at(9));
+    pass(&mut far, &mut near, at(10));
+    assert!(near.notices.contains(&Notice::Reset(id(0), reason::RESET)));
+    // So is the acknowledgement of it: the reset is repeated until one comes.
+    near.restart(small(), at(20));
+    far.sending.handle_timeout(TIMEOUT, at(300));
+    pass(&mut far, &mut near, at(301));
+    pass(&mut near, &mut far, at(302));
+    assert!(far.told.contains(&SendingNotice::Delivered(id(0))));
+}
+
+#[test]
+fn a_damaged_checkpoint_of_streams_is_refused() {
+    let (mut near, mut far) = joined();
+    near.sending.write(id(0), 1_000);
+    pass(&mut near, &mut far, at(2));
+    let address = request(0).source;
+    let sound = near.sending.checkpoint(|_| Some((address, address)));
+    let is_sound = |saved: &crate::checkpoint::SendingStreams| Sending::restore(saved, at(3)).is_ok();
+    assert!(is_sound(&sound));
+    let damage: [fn(&mut crate::checkpoint::SendingStreams); 7] = [
+        |saved| saved.all.push(saved.all[0].clone()),
+        |saved| saved.all[0].id = u32::MAX,
+        |saved| saved.all[0].answer = Some((99, 0)),
+        |saved| saved.all[0].bytes.highest = 1_001,
+        |saved| saved.all[0].bytes.acknowledged = 1_001,
+        |saved| saved.all[0].bytes.unsent = vec![(500, 1_001)],
+        |saved| saved.session_credit = u64::MAX,
+    ];
+    for (at, damage) in damage.into_iter().enumerate() {
+        let mut damaged = sound.clone();
+        damage(&mut damaged);
+        assert!(!is_sound(&damaged), "{at}");
+    }
+    let sound = far.receiving.checkpoint();
+    let is_sound = |saved: &crate::checkpoint::ReceivingStreams| {
+        Receiving::restore(small(), Reserve::unbounded(), saved, at(3)).is_ok()
+    };
+    assert!(is_sound(&sound));
+    let damage: [fn(&mut crate::checkpoint::ReceivingStreams); 7] = [
+        |saved| saved.all.push(saved.all[0].clone()),
+        |saved| saved.all[0].id = u32::MAX,
+        |saved| saved.all[0].next = saved.all[0].highest + 1,
+        |saved| saved.all[0].beyond = vec![(0, 10)],
+        |saved| saved.all[0].end = Some(0),
+        |saved| saved.opened = [1, 1],
+        |saved| saved.consumed = saved.received + 1,
+    ];
+    for (at, damage) in damage.into_iter().enumerate() {
+        let mut damaged = sound.clone();
+        damage(&mut damaged);
+        assert!(!is_sound(&damaged), "{at}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Datagrams that leave together on one path.
+//! Burst: datagrams that are sent together on one path.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ use crate::flow::Run;
 #[derive(Clone, Copy, Debug)]
 pub struct Burst<'a, B, K> {
     pub(super) transmit: Transmit<B>,
-    /// What protects it; `None` while the session has no key.
+    /// Key of the epoch; `None` while the session has none.
     pub(super) key: Option<(u8, &'a K)>,
     pub(super) symbol: &'a [u8],
     pub(super) sent: Instant,
@@ -41,12 +41,12 @@ fn write_piece<B>(run: &Run<B>, range: &Range<u16>, packet: &[u8], body: &mut [u
     piece.copy_from_slice(&segment[usize::from(range.start)..usize::from(range.end)]);
 }
 
-/// One datagram: its packet number, its inner header and its body.
+/// Datagram: its packet number, its inner header and its body.
 #[derive(Clone, Debug)]
 pub struct Datagram<'a, B> {
-    /// Its packet number on the path.
+    /// Packet number on the path.
     pub number: u64,
-    /// Its inner header.
+    /// Inner header.
     pub inner: Inner,
     part: Part<'a, B>,
 }
@@ -54,7 +54,7 @@ pub struct Datagram<'a, B> {
 #[derive(Clone, Debug)]
 enum Part<'a, B> {
     Segment(Run<B>, u16),
-    /// These bytes of the next segment of a run.
+    /// Range of bytes of the next segment of a run.
     Piece(Run<B>, Range<u16>),
     Report(Feedback),
     Token {
@@ -68,7 +68,7 @@ enum Part<'a, B> {
     Bytes(&'a [u8]),
 }
 
-/// Bytes of a stream that a burst carries.
+/// Bytes of a stream in a burst.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamBytes {
     /// Their stream.
@@ -78,7 +78,7 @@ pub struct StreamBytes {
 }
 
 impl<'a, B: Copy, K> Burst<'a, B, K> {
-    /// The path that it leaves on.
+    /// Returns the path on which it is sent.
     #[must_use]
     pub fn path(&self) -> PathId {
         self.transmit.path
@@ -90,9 +90,9 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
         self.key
     }
 
-    /// The inner packet that its datagrams are cut from, if they carry one.
+    /// Returns the inner packet from which its datagrams are cut, if they contain one.
     ///
-    /// Its buffer stays filled until the next burst is asked for.
+    /// Its buffer stays filled until the next burst is requested.
     #[must_use]
     pub fn run(&self) -> Option<&Run<B>> {
         match &self.transmit.body {
@@ -107,7 +107,7 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
         }
     }
 
-    /// The bytes of a stream that its datagrams carry, if they do: what the driver hands to
+    /// Returns the bytes of a stream in its datagrams, if there are any: the driver passes them to
     /// [`Datagram::write_body`], all together.
     #[must_use]
     pub fn stream(&self) -> Option<StreamBytes> {
@@ -146,7 +146,7 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
         }
     }
 
-    /// Its datagrams, in the order of their packet numbers.
+    /// Returns the datagrams in order of their packet numbers.
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'a, B>> + use<'a, B, K> {
         let Self {
             transmit,
@@ -197,8 +197,8 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
 }
 
 impl<B: Copy> Datagram<'_, B> {
-    /// The run and the index of the segment that it carries, whole or a piece of it; `None` when it
-    /// carries no inner packet.
+    /// Returns the run and the index of its segment, whole or a piece of it; `None` if it contains
+    /// no inner packet.
     #[must_use]
     pub fn segment(&self) -> Option<(&Run<B>, u16)> {
         match &self.part {
@@ -210,7 +210,7 @@ impl<B: Copy> Datagram<'_, B> {
         }
     }
 
-    /// Bytes behind its inner header.
+    /// Returns the number of bytes after its inner header.
     #[must_use]
     pub fn body_len(&self) -> usize {
         match &self.part {
@@ -230,8 +230,8 @@ impl<B: Copy> Datagram<'_, B> {
         self.body_len() + FRAMING
     }
 
-    /// Writes what follows the inner header. `packet`: the inner packet in the burst's buffer, or
-    /// the bytes of [`Burst::stream`]; empty where there is neither.
+    /// Writes the bytes after the inner header. `packet`: the inner packet in the burst's buffer,
+    /// or the bytes of [`Burst::stream`]; empty where there is neither.
     ///
     /// # Panics
     /// When `body` is not [`Self::body_len`] bytes long.

@@ -1,15 +1,14 @@
-//! The one driver of a session's tunnel: what joins both machines of a session with headers, keys,
+//! The one driver of a session's tunnel: joins both machines of a session with headers, keys,
 //! parity, header compression and addresses.
 //!
 //! [`Sending`] turns inner packets into datagrams, [`Receiving`] turns datagrams into inner
-//! packets. The two share nothing, so each may have its own thread; whatever the receiving half
-//! notices that concerns sending is a [`Relay`]. [`Tunnel`] joins both halves where one thread
-//! drives them (the simulator, tests), with the delay that relays have between threads as a
-//! parameter.
+//! packets. The two share no state, so each may have its own thread. The receiving half passes
+//! observations that concern sending as [`Relay`]s. [`Tunnel`] joins both halves if one thread
+//! drives them (the simulator, tests), with the delay of relays between threads as a parameter.
 //!
 //! Bytes, keys and addresses belong to the driver. The halves reach them through small traits:
-//! [`Buffers`] and [`Items`] (where packets lie), [`Seal`] and [`Open`] (keys), [`Source`] (where a
-//! datagram came from). So a daemon encrypts in the buffer that the kernel sends from, and the
+//! [`Buffers`] and [`Items`] (where packets are), [`Seal`] and [`Open`] (keys), [`Source`] (origin
+//! of a datagram). So a daemon encrypts in the buffer from which the kernel sends, and the
 //! simulator has no payload at all.
 //!
 //! ```text
@@ -21,16 +20,16 @@
 //!                 out, restore               open, handle_packet
 //! ```
 //!
-//! How it fails: a datagram that is not ours is refused with a [`Refusal`]; a relay that is lost is
-//! told again where the sending half must know it (addresses, keys), and is only late where it need
-//! not.
+//! Failure: a datagram of another sender is rejected with a [`Refusal`]. A lost relay is repeated
+//! if the sending half depends on it (addresses, keys); otherwise the information only arrives
+//! later.
 
 mod burst;
-mod joined;
 mod keys;
 mod receiving;
 mod relay;
 mod sending;
+mod single_thread;
 
 use hawser_units::PathId;
 use hawser_wire::data::Inner;
@@ -40,13 +39,13 @@ use crate::path::Probing;
 use crate::stream::Accepted;
 
 pub use burst::{Burst, Datagram, StreamBytes};
-pub use joined::{Handoff, Tunnel};
 pub use keys::{OLD_KEY, ReceivingKey};
 pub use receiving::{Arrival, Opened, Receiving, Refusal, Restored, Taken};
 pub use relay::{Relay, RelayIntervals};
 pub use sending::{Event, Sending};
+pub use single_thread::{Handoff, Tunnel};
 
-/// Which side of a session this is.
+/// Side of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Sends with a new key as soon as the key is installed, and probes its paths by itself.
@@ -57,7 +56,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// When this side probes its paths.
+    /// Returns when this side probes its paths.
     #[must_use]
     pub fn probing(self) -> Probing {
         match self {
@@ -67,7 +66,7 @@ impl Role {
     }
 }
 
-/// Protects the datagrams of one direction and epoch.
+/// Encrypts the datagrams of one direction and epoch.
 pub trait Seal {
     /// Encrypts a datagram in place: outer header, body, room for the tag.
     ///
@@ -75,27 +74,27 @@ pub trait Seal {
     fn seal(&self, path: PathId, number: u64, datagram: &mut [u8]);
 }
 
-/// Opens the datagrams of one direction and epoch.
+/// Decrypts the datagrams of one direction and epoch.
 pub trait Open {
     /// Decrypts a datagram in place; gives the body without the tag, or `None` when it is forged.
     fn open<'a>(&self, path: PathId, number: u64, datagram: &'a mut [u8]) -> Option<&'a mut [u8]>;
 }
 
-/// Where inner packets lie until they have been sent. `B` is a handle of one.
+/// Storage of inner packets until they have been sent. `B` is the handle of a packet.
 pub trait Buffers<B> {
     /// The bytes of the inner packet that a run is cut from.
     fn packet(&mut self, run: &Run<B>) -> &[u8];
 
-    /// Takes a buffer back that is not needed any more.
+    /// Releases a buffer that is no longer needed.
     fn release(&mut self, buffer: B);
 }
 
-/// Where received packets lie until they are delivered. `T` is a handle of one.
+/// Storage of received packets until they are delivered. `T` is the handle of a packet.
 pub trait Items<T> {
     /// The bytes of what was received, behind its inner header.
     fn body(&self, item: &T) -> &[u8];
 
-    /// Stores a packet that parity brought back; `None` drops it.
+    /// Stores a packet that parity has rebuilt; `None` drops it.
     fn store(&mut self, packet: &[u8], inner: &Inner) -> Option<T>;
 
     /// Stores a packet that arrived in pieces, of which `last` is the handle of the last one;
@@ -112,7 +111,7 @@ pub trait Items<T> {
     fn free(&mut self, item: T);
 }
 
-/// The way that a datagram came: a hub answers by the same.
+/// Origin of a datagram: a hub answers over the same route.
 pub trait Source: Copy + PartialEq {
     /// Bytes between an inner packet and the outer IP packet that answers to here.
     fn overhead(&self) -> u16;

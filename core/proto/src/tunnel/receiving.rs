@@ -12,40 +12,40 @@ use super::keys::{ReceivingKey, ReceivingKeys};
 use super::{Items, Open, Relay, RelayIntervals, Role, Source};
 use crate::ingress::{Authentic, Freshness, Ingress};
 
-/// Why a datagram was not taken.
+/// Reason why a datagram was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its packet number came before, is too old, or its path is closed.
+    /// Repeated or too old packet number, or closed path.
     Replayed,
-    /// The key of its epoch is not known, or not any more.
+    /// The key of its epoch is unknown, or was dropped.
     NoKey,
-    /// Its tag is wrong.
+    /// Wrong authentication tag.
     Forged,
-    /// Its inner header says nothing that is known.
+    /// Invalid inner header.
     Malformed,
-    /// Its inner packet does not come from an address that the hub gave to this client.
+    /// Source address of the inner packet that the hub did not assign to this client.
     Spoofed,
 }
 
-/// A datagram whose tag was right.
+/// A datagram whose authentication succeeded.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
-    /// Its outer header.
+    /// Outer header.
     pub outer: Outer,
-    /// Its inner header.
+    /// Inner header.
     pub inner: Inner,
 }
 
-/// What has arrived: an authentic datagram and where it came from.
+/// Authentic datagram, and its source.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<T, S> {
-    /// On which path.
+    /// Path of the datagram.
     pub path: PathId,
     /// Both of its headers.
     pub opened: Opened,
     /// Bytes of its UDP payload.
     pub udp_len: usize,
-    /// Where it came from.
+    /// Source of the datagram.
     pub source: S,
     /// The ECN bits of its outer packet.
     pub ecn: inner::Ecn,
@@ -53,33 +53,33 @@ pub struct Arrival<T, S> {
     pub item: T,
 }
 
-/// What became of an arrival.
+/// Result of processing an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// How new it was.
+    /// Freshness of the datagram.
     pub freshness: Freshness,
-    /// Packets that parity brought back or that came in pieces, and that were dropped for a source
-    /// that is not the client's.
+    /// Dropped packets that were rebuilt by parity or arrived in pieces, and whose source address
+    /// is not the client's.
     pub spoofed: u64,
 }
 
 /// The headers of a packet that is to be delivered.
 #[derive(Clone, Copy, Debug)]
 pub enum Restored {
-    /// They stand in front of the packet.
+    /// Headers in front of the packet.
     Whole,
-    /// They come before the payload, which follows
+    /// Headers rebuilt from the packet's context, before the payload, which follows
     /// [`COMPRESSED_LEN`](hawser_wire::compression::COMPRESSED_LEN) bytes of the body.
     Rebuilt(Headers),
-    /// They are lost with the packet's context: the packet cannot be delivered.
+    /// Headers lost with the packet's context: the packet cannot be delivered.
     Lost,
 }
 
-/// Where a path's datagrams come from, and what of that the sending half knows.
+/// Source of a path's datagrams, and the source known to the sending half.
 #[derive(Debug)]
 struct Origin<S> {
     path: PathId,
-    /// Of the newest packet.
+    /// Source of the newest packet.
     source: Option<S>,
     /// The sending half does not know that source yet.
     is_moved: bool,
@@ -102,7 +102,7 @@ pub struct Receiving<T, K, S> {
     role: Role,
     /// The inner addresses that the peer may send from; `None`: any.
     addresses: Option<Vec<IpAddr>>,
-    /// Whatever is in these, too.
+    /// Subnets from which inner packets may come as well.
     subnets: Vec<Net>,
     keys: ReceivingKeys<K>,
     origins: Vec<Origin<S>>,
@@ -110,14 +110,14 @@ pub struct Receiving<T, K, S> {
 }
 
 impl<T, K, S: Source> Receiving<T, K, S> {
-    /// A receiving half without paths and keys. `addresses`: the inner addresses that the peer may
-    /// send from; `None`: any.
+    /// Creates a receiving half without paths and keys. `addresses`: the inner addresses that the
+    /// peer may send from; `None`: any.
     #[must_use]
     pub fn new(role: Role, addresses: Option<Vec<IpAddr>>, intervals: RelayIntervals) -> Self {
         Self::with(role, addresses, intervals, Ingress::default())
     }
 
-    /// A receiving half that goes on with an ingress.
+    /// Creates a receiving half that continues with an ingress.
     #[must_use]
     pub fn with(
         role: Role,
@@ -137,7 +137,7 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         }
     }
 
-    /// The same for a session whose inner packets are of that format.
+    /// Sets the format of the session's inner packets.
     #[must_use]
     pub fn carrying(mut self, format: Format) -> Self {
         self.contexts = Contexts::new(format);
@@ -162,8 +162,8 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         self.origins.push(Origin::new(path));
     }
 
-    /// Goes on with a path of a process before, which the ingress knows: the sending half knows
-    /// where its datagrams come from.
+    /// Continues with a path of the previous process, which the ingress knows: the sending half
+    /// knows the source of its datagrams.
     pub fn restore_path(&mut self, path: PathId, source: Option<S>) {
         self.origins.push(Origin {
             source,
@@ -177,14 +177,14 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         self.origins.retain(|origin| origin.path != path);
     }
 
-    /// Where the newest packet of a path came from.
+    /// Returns the source of a path's newest packet.
     #[must_use]
     pub fn source(&self, path: PathId) -> Option<S> {
         let mut origins = self.origins.iter();
         origins.find(|origin| origin.path == path)?.source
     }
 
-    /// The keys that open packets, the newest last.
+    /// Returns the keys that decrypt packets, the newest last.
     #[must_use]
     pub fn keys(&self) -> &[ReceivingKey<K>] {
         &self.keys.all
@@ -196,12 +196,13 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         self.keys.used.map(|(epoch, _)| epoch)
     }
 
-    /// Adds the key of a new epoch; those before it open packets for [`super::OLD_KEY`] more.
+    /// Adds the key of a new epoch; older keys decrypt packets for another [`super::OLD_KEY`].
     pub fn install(&mut self, epoch: u8, key: K, now: Instant) {
         self.keys.install(epoch, key, now);
     }
 
-    /// Goes on with the keys of a process before; the sending half knows which one the peer uses.
+    /// Continues with the keys of the previous process; the sending half knows which one the peer
+    /// uses.
     pub fn restore_keys(&mut self, keys: Vec<ReceivingKey<K>>, used: Option<u8>) {
         self.keys.all = keys;
         self.keys.used = used.map(|epoch| (epoch, true));
@@ -239,15 +240,15 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         Ok(Opened { outer, inner })
     }
 
-    /// Whether an inner packet comes from an address that the peer may send from.
+    /// Returns whether an inner packet comes from an address that the peer may send from.
     fn owns_source(&self, packet: &[u8]) -> bool {
         self.addresses.as_ref().is_none_or(|addresses| {
             inner::parse(packet).is_some_and(|summary| is_of(summary.key.source, addresses, &self.subnets))
         })
     }
 
-    /// Lets the peer send from these subnets too, and from no others. What it may not send from any
-    /// more it cannot send with compressed headers either.
+    /// Permits the peer to send from these subnets too, and from no others. Compressed headers from
+    /// other subnets become invalid as well.
     pub fn set_subnets(&mut self, subnets: Vec<Net>) {
         self.subnets = subnets;
         if let Some(addresses) = &self.addresses {
@@ -257,7 +258,7 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         }
     }
 
-    /// Takes in an authentic datagram. What can be delivered goes to `out`.
+    /// Processes an authentic datagram. Packets that can be delivered are appended to `out`.
     pub fn handle_packet(
         &mut self,
         arrival: Arrival<T, S>,
@@ -287,7 +288,7 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         let (freshness, refused) = self.ingress.handle_packet(path, authentic, now, out);
         let mut spoofed = 0;
         if let Some(item) = refused {
-            spoofed += self.take_joined(&item, now, items, out);
+            spoofed += self.take_reassembled(&item, now, items, out);
             spoofed += self.take_unbundled(now, items, out);
             if let Some(accepted) = self.ingress.poll_accepted() {
                 items.take_bytes(&item, &accepted);
@@ -316,9 +317,15 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         Taken { freshness, spoofed }
     }
 
-    /// Takes in the packet that the piece `last` has made whole, if it has; returns how many
+    /// Processes the packet that the piece `last` has completed, if it has; returns how many
     /// packets were refused for their source.
-    fn take_joined(&mut self, last: &T, now: Instant, items: &mut impl Items<T>, out: &mut Vec<T>) -> u64 {
+    fn take_reassembled(
+        &mut self,
+        last: &T,
+        now: Instant,
+        items: &mut impl Items<T>,
+        out: &mut Vec<T>,
+    ) -> u64 {
         let Some(whole) = self.ingress.poll_whole() else {
             return 0;
         };
@@ -327,14 +334,14 @@ impl<T, K, S: Source> Receiving<T, K, S> {
             return 1;
         }
         if let Some(item) = items.join(&whole.packet, &whole.inner, last)
-            && let Some(item) = self.ingress.handle_joined(&whole.inner, item, now, out)
+            && let Some(item) = self.ingress.handle_reassembled(&whole.inner, item, now, out)
         {
             items.free(item);
         }
         0
     }
 
-    /// Takes in the packets of a bundle; returns how many were refused for their source.
+    /// Processes the packets of a bundle; returns how many were refused for their source.
     fn take_unbundled(&mut self, now: Instant, items: &mut impl Items<T>, out: &mut Vec<T>) -> u64 {
         let mut spoofed = 0;
         while let Some(whole) = self.ingress.poll_unbundled() {
@@ -352,7 +359,8 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         spoofed
     }
 
-    /// Takes in what parity brought back; returns how many packets were refused for their source.
+    /// Processes packets that parity has rebuilt; returns how many were refused for their source
+    /// address.
     fn take_rebuilt(&mut self, now: Instant, items: &mut impl Items<T>, out: &mut Vec<T>) -> u64 {
         let mut spoofed = 0;
         while let Some(rebuilt) = self.ingress.poll_rebuilt() {
@@ -370,15 +378,16 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         spoofed
     }
 
-    /// Ends a batch: gives up gaps that no path may fill any more, makes the reports that are due,
-    /// and drops keys whose time is over. `heard`: all that had arrived by then has been handed in.
+    /// Ends a batch: gives up gaps that no path can still fill, creates the reports that are due,
+    /// and drops expired keys. `heard`: time up to which all packets that had arrived have been
+    /// processed.
     pub fn flush(&mut self, now: Instant, heard: Instant, out: &mut Vec<T>) {
         self.keys.forget(now);
         self.ingress.flush(now, heard, out);
     }
 
-    /// Offers the sending half what it is to know. `offer` says whether it was taken: what the
-    /// sending half must know (addresses, keys) is offered again, the rest is lost.
+    /// Offers relays to the sending half. `offer` returns whether a relay was accepted: those that
+    /// the sending half depends on (addresses, keys) are offered again, the others are lost.
     pub fn relay(&mut self, now: Instant, mut offer: impl FnMut(Relay<S>) -> bool) {
         if let Some((epoch, is_told @ false)) = &mut self.keys.used {
             *is_told = offer(Relay::Epoch(*epoch));
@@ -391,16 +400,16 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         }
     }
 
-    /// Whether the sending half does not know yet what it must: [`Self::relay`] is to be called
-    /// again soon.
+    /// Returns whether the sending half lacks necessary information, so that [`Self::relay`] must
+    /// be called again soon.
     #[must_use]
     pub fn has_untold(&self) -> bool {
         self.keys.used.is_some_and(|(_, is_told)| !is_told)
             || self.origins.iter().any(|origin| origin.is_moved)
     }
 
-    /// Finds the headers of a packet that is to be delivered: `body` is what followed its inner
-    /// header. To be called for each packet in the order of delivery, as a packet may be the
+    /// Finds the headers of a packet that is to be delivered; `body`: the bytes after its inner
+    /// header. Must be called for each packet in the order of delivery, as a packet may be the
     /// context of those behind it.
     pub fn restore(&mut self, inner: &Inner, body: &[u8]) -> Restored {
         match inner.form {
@@ -420,26 +429,26 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         }
     }
 
-    /// The headers of a compressed packet with `payload` bytes, from the newest context of its
-    /// flow.
+    /// Returns the headers of a compressed packet with `payload` bytes, from the newest context of
+    /// its flow.
     #[must_use]
     pub fn rebuild(&self, inner: &Inner, compressed: Compressed, payload: usize) -> Option<Headers> {
         self.contexts
             .rebuild(inner.flow, inner.sequence, compressed, payload)
     }
 
-    /// Gives up the gap that packets have been held for longest, and puts what follows it into
-    /// `out`; false when nothing is held. For a driver that runs out of room.
+    /// Gives up the gap for which packets have been held longest, and adds the packets after it to
+    /// `out`; false if no packet is held. For a driver that runs out of room.
     pub fn relieve(&mut self, now: Instant, out: &mut Vec<T>) -> bool {
         self.ingress.relieve(now, out)
     }
 
-    /// Ends the session: puts everything held into `out`.
+    /// Ends the session: adds all held packets to `out`.
     pub fn drain(&mut self, now: Instant, out: &mut Vec<T>) {
         self.ingress.drain(now, out);
     }
 
-    /// When [`Self::flush`] is to be called, if no batch comes before.
+    /// Returns when to call [`Self::flush`] if no batch arrives before.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         let due = [self.keys.due(), self.ingress.poll_timeout()];
@@ -467,7 +476,7 @@ impl<S: Source> Origin<S> {
     fn move_to(&mut self, source: S) {
         self.source = Some(source);
         self.is_moved = true;
-        // What the old address sent earns the new one nothing.
+        // Bytes received from the old address do not count for the new one.
         (self.heard_packets, self.heard_bytes) = (0, 0);
         self.heard_told = None;
     }

@@ -9,16 +9,16 @@ use crate::egress::{Body, Egress, Refused};
 use crate::ingress;
 use crate::path::{self, Path, State};
 
-/// What the sending half tells its driver.
+/// Output of the sending half for its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A path changed its state.
     Path(PathId, State),
     /// A network has begun or ceased to police a path, in either direction.
     Policed(PathId, bool),
-    /// The key has protected so much that a new one is wanted: told once for each key.
+    /// The key has encrypted so much that a new one is needed; reported once for each key.
     RekeyWanted,
-    /// Whether any path carries packets has changed.
+    /// Change of whether any path transfers packets.
     Alive(bool),
 }
 
@@ -37,13 +37,13 @@ pub struct Sending<B, K> {
 }
 
 impl<B: Copy, K> Sending<B, K> {
-    /// A sending half without paths and keys.
+    /// Creates a sending half without paths and keys.
     #[must_use]
     pub fn new(role: Role, seed: u64, now: Instant) -> Self {
         Self::with(role, Egress::new(seed, now))
     }
 
-    /// A sending half that goes on with an egress.
+    /// Creates a sending half that continues with an egress.
     #[must_use]
     pub fn with(role: Role, egress: Egress<B>) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl<B: Copy, K> Sending<B, K> {
         }
     }
 
-    /// Which side of the session this is.
+    /// Returns the side of the session.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
@@ -84,7 +84,7 @@ impl<B: Copy, K> Sending<B, K> {
         self.keys.current.as_ref().map(|(epoch, key)| (*epoch, key))
     }
 
-    /// The epoch and key that follow once the client has used them.
+    /// Returns the epoch and key that are used once the client has used them.
     #[must_use]
     pub fn next_key(&self) -> Option<(u8, &K)> {
         self.keys.next.as_ref().map(|(epoch, key)| (*epoch, key))
@@ -96,12 +96,12 @@ impl<B: Copy, K> Sending<B, K> {
         self.keys.heard_epoch
     }
 
-    /// Takes a new key: a client sends with it at once, a hub once the client has used it.
+    /// Adds a new key, which a client uses at once, and a hub once the client has used it.
     pub fn install(&mut self, epoch: u8, key: K) {
         self.keys.install(self.role, epoch, key);
     }
 
-    /// Goes on with the keys of a process before.
+    /// Continues with the keys of the previous process.
     pub fn restore_keys(&mut self, current: Option<(u8, K)>, next: Option<(u8, K)>, heard: Option<u8>) {
         self.keys.current = current;
         self.keys.next = next;
@@ -113,18 +113,19 @@ impl<B: Copy, K> Sending<B, K> {
         self.egress.open_path(config, is_reachable, now);
     }
 
-    /// A path's datagrams take another way from here: what is known of the old one does not hold.
-    /// `overhead`: bytes between an inner packet and its outer IP packet from now on.
+    /// Handles a change of the route of a path's datagrams, which makes the measurements of the old
+    /// one invalid. `overhead`: bytes by which an outer IP packet is larger than its inner packet
+    /// from now on.
     pub fn handle_rebound(&mut self, path: PathId, overhead: u16, now: Instant) {
         self.egress.handle_moved(path, overhead, now);
     }
 
-    /// Removes a path; what it has not reported is sent again on the others.
+    /// Removes a path; packets that it has not reported are retransmitted on the others.
     pub fn close_path(&mut self, path: PathId, now: Instant) {
         self.egress.close_path(path, now);
     }
 
-    /// Queues an inner packet that lies in `buffer`, behind its flow.
+    /// Queues an inner packet in `buffer`, at the end of its flow.
     ///
     /// # Errors
     /// Why it was refused; the buffer stays the driver's.
@@ -138,7 +139,7 @@ impl<B: Copy, K> Sending<B, K> {
         self.egress.enqueue(packet, offload, buffer, now)
     }
 
-    /// Takes in what the receiving half noticed. Returns a path that has moved, with its new
+    /// Processes observations of the receiving half. Returns a path that has moved, with its new
     /// address: datagrams go there from now on.
     pub fn handle_relay<S: Source>(&mut self, relay: Relay<S>, now: Instant) -> Option<(PathId, S)> {
         match relay {
@@ -162,15 +163,15 @@ impl<B: Copy, K> Sending<B, K> {
         None
     }
 
-    /// Lets time pass.
+    /// Processes timers at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.egress.handle_timeout(now);
     }
 
-    /// The next datagrams to send.
+    /// Returns the next datagrams to send.
     ///
     /// The buffer of the burst before is released first. When nothing more is to be sent, all
-    /// buffers that are not needed any more have been released.
+    /// buffers that are no longer needed have been released.
     pub fn poll_burst(&mut self, now: Instant, buffers: &mut impl Buffers<B>) -> Option<Burst<'_, B, K>> {
         if let Some(buffer) = self.spent.take() {
             buffers.release(buffer);
@@ -236,7 +237,7 @@ impl<B: Copy, K> Sending<B, K> {
         paths.find(|path| path.id == id).map_or(0, Path::overhead)
     }
 
-    /// Something for the driver.
+    /// Returns the next output for the driver.
     pub fn poll_event(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.is_rekey_wanted) {
             return Some(Event::RekeyWanted);
@@ -252,14 +253,14 @@ impl<B: Copy, K> Sending<B, K> {
         has_changed.then_some(Event::Alive(is_alive))
     }
 
-    /// When [`Self::handle_timeout`] and [`Self::poll_burst`] are to be called, if nothing happens
+    /// Returns when to call [`Self::handle_timeout`] and [`Self::poll_burst`] if no event occurs
     /// before.
     #[must_use]
     pub fn poll_timeout(&self, now: Instant) -> Instant {
         self.egress.poll_timeout(now)
     }
 
-    /// Ends the session: gives all buffers back.
+    /// Ends the session and returns all buffers.
     pub fn close(&mut self) -> Vec<B> {
         let mut buffers = self.egress.close();
         buffers.extend(self.spent.take());

@@ -256,7 +256,7 @@ impl End {
         let mut packets = Vec::new();
         while let Some(item) = self.tunnel.poll_inner() {
             let body = &self.filed.0[item];
-            // What was rebuilt or unbundled is whole.
+            // Rebuilt and unbundled packets are complete.
             let whole = Inner::plain(hawser_wire::data::Kind::Packet);
             let inner = self.headers.get(item).copied().unwrap_or(whole);
             packets.push(match self.tunnel.restore(&inner, body) {
@@ -331,7 +331,7 @@ fn what_goes_in_at_one_end_comes_out_at_the_other() {
     assert_eq!(udp[0][28..], single[28..]);
     assert_eq!(delivered.len(), 4);
     assert!(payload == large[40..], "all three segments, in order");
-    // What was kept for retransmission comes back when the session ends, each buffer once.
+    // Buffers kept for retransmission are returned at the end of the session, each once.
     for buffer in client.tunnel.close(now) {
         client.lent.release(buffer);
     }
@@ -413,7 +413,7 @@ fn what_is_not_the_peers_is_refused_with_its_reason() {
 /// When a hub answers a packet, from its arrival on.
 fn answers_after(handoff: Handoff) -> Duration {
     let (mut client, mut hub, mut now) = pair(handoff);
-    // What is left of the opening goes first.
+    // Send the remaining packets of the opening first.
     for _ in 0..200 {
         now += Duration::from_millis(1);
         hub.send(now);

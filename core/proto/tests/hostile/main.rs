@@ -1,10 +1,11 @@
-//! A peer with valid keys that sends whatever it likes, in any order, against one end of a session
-//! with a reference model beside it.
+//! Tests one end of a session, compared with a reference model, against a peer with valid keys that
+//! sends arbitrary packets in any order.
 //!
-//! What must hold after each step is in [`node`]: no panic (with overflow checks), no packet
-//! delivered twice or out of nothing, no packet number used twice, no more than three times what
-//! came to an address that is not proven, work in proportion to what came, everything held within
-//! its bounds. Which moves of the peer met which states of a path is counted, printed and asserted.
+//! The invariants after each step are in [`node`]: no panic (with overflow checks), no packet
+//! delivered twice or without being sent, no packet number used twice, at most three times the
+//! received bytes sent to an unvalidated address, work in proportion to the input, and all state
+//! within its bounds. Combinations of the peer's moves and path states are counted, printed and
+//! asserted.
 //!
 //! `HAWSER_HOSTILE_SEQUENCES=100000 cargo test -p hawser-proto --release --test hostile` runs as
 //! many sequences; `HAWSER_HOSTILE_SEED` is the first.
@@ -25,10 +26,10 @@ use peer::{Lots, MOVES, Peer};
 const START: Instant = Instant::from_nanos(3_000_000_000);
 /// Steps of one sequence.
 const STEPS: u64 = 250;
-/// How a path can stand when something comes by it.
+/// States of a path at the arrival of a packet.
 const STATES: [&str; 5] = ["validating", "active", "suspect", "dead", "closed"];
 
-/// How often each move met each state.
+/// Count of each move in each state.
 type Coverage = [[u64; STATES.len()]; MOVES.len()];
 
 fn place(state: Option<State>) -> usize {
@@ -80,7 +81,7 @@ impl Attack {
         self.paths.push(id);
     }
 
-    /// A path that is open, now and then one that is not.
+    /// Returns an open path, and occasionally one that is not.
     fn path(&mut self) -> PathId {
         let lots = &mut self.peer.lots;
         if self.paths.is_empty() || lots.one_in(12) {
@@ -121,7 +122,7 @@ impl Attack {
         self.node.check_work();
     }
 
-    /// Something for the peer, from the TUN.
+    /// Offers a packet for the peer, from the TUN.
     fn offer(&mut self) {
         let lots = &mut self.peer.lots;
         for _ in 0..=lots.below(30) {
@@ -132,7 +133,7 @@ impl Attack {
         }
     }
 
-    /// Lets time pass, with all that is due meanwhile.
+    /// Advances the time, and executes due actions.
     fn wait(&mut self) {
         let lots = &mut self.peer.lots;
         let micros = match lots.below(100) {
@@ -219,20 +220,20 @@ fn whatever_a_peer_sends_the_model_holds() {
     }
 }
 
-/// One processor that serves two sessions in the order in which packets come.
+/// One processor that serves two sessions in order of arrival.
 struct Processor {
-    /// It is busy until then.
+    /// Time until which it is busy.
     free: Instant,
 }
 
-/// What a packet takes, to be received or sent, and one step of the work that is not in proportion
-/// to packets. On two x86-64 cores a packet takes 0.7 us.
+/// Time to receive or send a packet, and for one step of the work that is not in proportion to
+/// packets. On two x86-64 cores a packet takes 0.7 us.
 const PACKET: Duration = Duration::from_micros(1);
 const STEP: Duration = Duration::from_nanos(20);
 
 impl Processor {
-    /// Lets a node take in a packet and act on it; what it sends. `None` when more waits than a
-    /// socket's buffer holds.
+    /// Makes a node process a packet, and returns the packets that it sends. `None` if the socket's
+    /// buffer is full.
     fn serve(&mut self, node: &mut Node, packet: &Packet, now: Instant) -> Option<Vec<Packet>> {
         if self.free.since(now) > Duration::from_millis(20) {
             return None;
@@ -248,8 +249,8 @@ impl Processor {
     }
 }
 
-/// Bytes that an honest client gets in 300 ms of a transfer of 50 Mbit/s, while a hostile one sends
-/// at 100 Mbit/s what `attack` makes.
+/// Returns the bytes that an honest client receives in 300 ms of a transfer of 50 Mbit/s, while a
+/// hostile one sends the packets of `attack` at 100 Mbit/s.
 fn goodput(mut attack: impl FnMut(&mut Peer, u64, Instant) -> Option<Packet>) -> u64 {
     const PATH: PathId = PathId(0);
     let mut now = START;
@@ -264,7 +265,7 @@ fn goodput(mut attack: impl FnMut(&mut Peer, u64, Instant) -> Option<Packet>) ->
     }
     hub.moved(PATH, now);
     target.moved(PATH, now);
-    // Ten milliseconds each way.
+    // One-way delay of 10 ms.
     let (mut down, mut up) = (Vec::<(Instant, Packet)>::new(), Vec::<(Instant, Packet)>::new());
     let delay = Duration::from_millis(10);
     let mut owed = 0_u64;
@@ -322,7 +323,7 @@ fn an_honest_client_keeps_its_goodput_beside_a_hostile_one_at_full_rate() {
     let alone = goodput(|_, _, _| None);
     assert!(alone > 600_000, "{alone} bytes without anybody else");
     let random = goodput(|peer, _, now| Some(peer.next(PathId(0), now).1));
-    // Only one kind of move, whichever it is.
+    // Use only one kind of move, and find the worst.
     let mut worst = (random, "any move");
     for (wanted, name) in MOVES.iter().enumerate() {
         let mut lots = Lots::new(wanted as u64);

@@ -1,5 +1,5 @@
-//! One end of a session with a reference model beside it: what must hold after each step, whatever
-//! the other end sends.
+//! One end of a session with a reference model: invariants after each step, for arbitrary input of
+//! the other end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,23 +18,23 @@ use super::packet::{Packet, inner_packet};
 
 /// Bytes between an inner packet and its outer IP packet.
 pub(crate) const OVERHEAD: u16 = 28 + FRAMING as u16;
-/// How far back a flow's packets are told from duplicates.
+/// Number of a flow's packets up to which duplicates are recognised.
 const HISTORY: i32 = 8_192;
-/// A flow without packets for this long is forgotten.
+/// Idle time after which a flow is removed.
 const IDLE: Duration = Duration::from_secs(30);
-/// Packets held at most.
+/// Maximum number of held packets.
 const CAPACITY: usize = 16_384;
-/// Flows known at most.
+/// Maximum number of flows.
 const FLOWS: u64 = 4_096;
 
-/// What a handle stands for.
+/// Object of a handle.
 #[derive(Clone, Debug)]
 struct Item {
     inner: Inner,
     bytes: Vec<u8>,
 }
 
-/// What one flow has delivered of late.
+/// Recent deliveries of one flow.
 #[derive(Debug, Default)]
 struct Delivered {
     newest: Option<Sequence>,
@@ -44,7 +44,7 @@ struct Delivered {
     used_by: u64,
 }
 
-/// Bytes from and to an address that is not proven.
+/// Bytes from and to an unvalidated address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Budget {
     heard: u64,
@@ -52,7 +52,7 @@ struct Budget {
     is_proven: bool,
 }
 
-/// The inner packets that wait to be sent, by buffer: each is given back once.
+/// Queued inner packets, by buffer: each is returned once.
 #[derive(Debug, Default)]
 struct Lent(BTreeMap<usize, Vec<u8>>);
 
@@ -66,7 +66,7 @@ impl Buffers<usize> for Lent {
     }
 }
 
-/// Where packets come from: [`Node::moved`] says when that changes.
+/// Source of packets, whose changes are reported by [`Node::moved`].
 #[derive(Clone, Copy, PartialEq)]
 struct Anywhere;
 
@@ -76,7 +76,7 @@ impl Source for Anywhere {
     }
 }
 
-/// What was handed in and asked for, against which work is measured.
+/// Counts of inputs and calls, with which the work is compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
     pub(crate) packets: u64,
@@ -100,8 +100,7 @@ pub(crate) struct Node {
     flows: BTreeMap<u16, Delivered>,
     touches: u64,
     accepted: BTreeMap<PathId, BTreeSet<u64>>,
-    /// The newest packet number sent on each path, also on those that are closed: ids are not used
-    /// again.
+    /// Newest packet number sent on each path, including closed ones: ids are not reused.
     counters: BTreeMap<PathId, u64>,
     budgets: BTreeMap<PathId, Budget>,
     /// Inner packets delivered, with their bytes.
@@ -163,13 +162,13 @@ impl Node {
         paths.find(|path| path.id == id).map(path::Path::state)
     }
 
-    /// The peer's address is another.
+    /// Processes a change of the peer's address.
     pub(crate) fn moved(&mut self, id: PathId, now: Instant) {
         self.sending.handle_rebound(id, OVERHEAD, now);
         self.budgets.insert(id, Budget::default());
     }
 
-    /// Offers an inner packet to be sent; says whether it was queued.
+    /// Offers an inner packet to be sent; returns whether it was queued.
     pub(crate) fn offer(&mut self, kind: u8, flow: u16, len: usize, segment: u16, now: Instant) -> bool {
         let mut packet = inner_packet(kind, flow, len);
         let offload = Offload {
@@ -185,7 +184,7 @@ impl Node {
         is_queued
     }
 
-    /// Takes in an authentic packet, as the daemon does.
+    /// Processes an authentic packet, like the daemon.
     pub(crate) fn receive(&mut self, packet: &Packet, now: Instant) {
         let Packet {
             path,
@@ -246,11 +245,15 @@ impl Node {
             }
             self.heard(*path, packet.udp_len(), now);
         }
-        assert!(self.ingress.held() <= CAPACITY);
-        assert_eq!(self.ingress.held(), self.items.len(), "each packet is somewhere");
+        assert!(self.ingress.buffered() <= CAPACITY);
+        assert_eq!(
+            self.ingress.buffered(),
+            self.items.len(),
+            "each packet is somewhere"
+        );
     }
 
-    /// What one packet lets out, where there had been so many restarts before it.
+    /// Updates the model after one packet, which had been preceded by `restarts` restarts.
     fn after(&mut self, inner: &Inner, restarts: u64) {
         let is_anew = self.ingress.resequencer().restarts != restarts;
         let flow = self.flows.entry(inner.flow).or_default();
@@ -260,7 +263,7 @@ impl Node {
         }
         self.deliver();
         if is_anew {
-            // What was held came out before; from now on the flow is where this packet is.
+            // Held packets were delivered before; the flow continues at this packet's position.
             let flow = self.flows.entry(inner.flow).or_default();
             flow.newest = Some(inner.sequence);
             flow.sequences = BTreeSet::from([inner.sequence.0]);
@@ -283,8 +286,8 @@ impl Node {
         }
     }
 
-    /// Takes note that a flow is used, which is forgotten when it was idle, or when as many packets
-    /// of others came since as there may be flows.
+    /// Records the use of a flow. It is forgotten after an idle time, or after as many packets of
+    /// other flows as there may be flows.
     fn touch(&mut self, inner: &Inner, now: Instant) {
         if inner.kind != Kind::Packet || inner.unordered {
             return;
@@ -297,8 +300,8 @@ impl Node {
         (flow.used, flow.used_by) = (now, self.touches);
     }
 
-    /// What leaves for the TUN: each packet once, and each place of a flow once as long as the flow
-    /// is remembered.
+    /// Checks packets delivered to the TUN: each packet once, and each position of a flow once as
+    /// long as the flow is known.
     fn deliver(&mut self) {
         for id in std::mem::take(&mut self.out) {
             let Item { inner, bytes } = self.items.remove(&id).expect("delivered once, and was sent");
@@ -349,7 +352,8 @@ impl Node {
         }
     }
 
-    /// Ends a batch: gaps, reports, and what the peer said goes to the sending half.
+    /// Ends a batch: processes gaps and reports, and passes the peer's messages to the sending
+    /// half.
     pub(crate) fn flush(&mut self, now: Instant) {
         self.done.flushes += 1;
         self.ingress.flush(now, now, &mut self.out);
@@ -364,7 +368,7 @@ impl Node {
         assert!(moved.is_none(), "nothing of this kind is relayed here");
     }
 
-    /// Lets the sending half know that bytes came in on a path.
+    /// Reports received bytes of a path to the sending half.
     pub(crate) fn heard(&mut self, path: PathId, bytes: u64, now: Instant) {
         let heard = Relay::Heard {
             path,
@@ -374,7 +378,7 @@ impl Node {
         self.relay(heard, now);
     }
 
-    /// Lets the sending half send.
+    /// Returns the packets that the sending half sends.
     pub(crate) fn transmit(&mut self, now: Instant) -> Vec<Packet> {
         let mut packets = Vec::new();
         self.sending.handle_timeout(now);
@@ -417,8 +421,8 @@ impl Node {
         }
     }
 
-    /// No packet number comes twice on a path, and no unproven address gets more than three times
-    /// what came from it.
+    /// Checks that no packet number is used twice on a path, and that no unvalidated address gets
+    /// more than three times the bytes received from it.
     fn check_sent(&mut self, packet: &Packet) {
         self.done.sent += 1;
         let newest = self.counters.entry(packet.path).or_default();
@@ -436,15 +440,14 @@ impl Node {
         }
     }
 
-    /// When something is to be done.
+    /// Returns the time of the next action.
     pub(crate) fn due(&self, now: Instant) -> Instant {
         let ingress = self.ingress.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
         self.sending.poll_timeout(now).min(ingress)
     }
 
-    /// Holds that work is in proportion to what came: to packet numbers jumped over (at most 511 a
-    /// packet), to reports (1,024 packets that one names), and a fixed number of flows each time
-    /// that something is to be done.
+    /// Checks that work is in proportion to the input: to skipped packet numbers (at most 511 per
+    /// packet), to reports (1,024 packets in each), and to a fixed number of flows per action.
     pub(crate) fn check_work(&self) {
         let Done {
             reports,
@@ -469,7 +472,7 @@ impl Node {
         );
     }
 
-    /// Ends the session: everything comes back.
+    /// Ends the session, and checks that all buffers are returned.
     pub(crate) fn end(mut self, now: Instant) {
         self.ingress.drain(now, &mut self.out);
         self.deliver();

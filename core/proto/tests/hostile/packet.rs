@@ -1,4 +1,4 @@
-//! Authentic packets, and what lies in them.
+//! Authentic packets, and their contents.
 
 use hawser_units::{Instant, PathId, Sequence};
 use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, Inner, Kind};

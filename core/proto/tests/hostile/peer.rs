@@ -1,4 +1,4 @@
-//! A peer that holds valid keys and sends whatever it likes.
+//! A peer with valid keys that sends arbitrary packets.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Lots {
         self.below(n) == 0
     }
 
-    /// A number of any size, often one at an end of its range.
+    /// Returns a number of any size, often one at an end of its range.
     pub(crate) fn any(&mut self, bits: u32) -> u64 {
         let most = u64::MAX >> (64 - bits);
         match self.below(6) {
@@ -47,7 +47,7 @@ impl Lots {
     }
 }
 
-/// What a peer sends, for the count of what was tried in which state.
+/// Kinds of packets of a peer, for the counts by state.
 pub(crate) const MOVES: [&str; 16] = [
     "in order",
     "a gap ahead",
@@ -69,7 +69,7 @@ pub(crate) const MOVES: [&str; 16] = [
 
 const TRUE_REPLY: usize = 13;
 
-/// What it knows of the node that it attacks.
+/// State of the attacking peer.
 pub(crate) struct Peer {
     pub(crate) lots: Lots,
     counters: BTreeMap<PathId, u64>,
@@ -78,12 +78,12 @@ pub(crate) struct Peer {
     heard: BTreeMap<PathId, (u64, u64)>,
     tokens: Vec<(PathId, u64)>,
     sent: Vec<Packet>,
-    /// It uses few flows, or all there are.
+    /// Number of flows that it uses.
     pub(crate) flows: u64,
-    /// It may use the last packet number of a path, after which nothing that it sends there is
-    /// taken.
+    /// Set if it may use the last packet number of a path, after which none of its packets there is
+    /// accepted.
     pub(crate) ends: bool,
-    /// Its packets are as small as they may be, for as many of them as its rate allows.
+    /// Set if its packets have the minimum size, so that there are as many as its rate allows.
     pub(crate) is_terse: bool,
 }
 
@@ -104,7 +104,7 @@ impl Peer {
         }
     }
 
-    /// Takes note of what the node sent.
+    /// Records a packet of the node.
     pub(crate) fn hear(&mut self, packet: &Packet) {
         let (newest, bytes) = self.heard.entry(packet.path).or_default();
         *newest = packet.packet_number;
@@ -117,9 +117,9 @@ impl Peer {
         }
     }
 
-    /// What it sends next on a path: which of [`MOVES`], and the packet.
+    /// Returns the next packet on a path, and its index in [`MOVES`].
     pub(crate) fn next(&mut self, path: PathId, now: Instant) -> (usize, Packet) {
-        // It answers more often than it does anything else, or it would not get far.
+        // It mostly answers, because otherwise its paths would fail early.
         let is_asked = self.tokens.iter().any(|(on, _)| *on == path);
         let which = if is_asked && self.lots.one_in(3) {
             TRUE_REPLY
@@ -164,8 +164,7 @@ impl Peer {
         (which, packet)
     }
 
-    /// What it sends to be taken for an honest one: answers, and a report of all that the node
-    /// sent.
+    /// Returns the packets of an honest peer: answers, and a report of all packets of the node.
     pub(crate) fn courtesies(&mut self, path: PathId, now: Instant) -> Vec<Packet> {
         let mut said: Vec<_> = (0..self.tokens.len()).map(|_| self.reply(path, now)).collect();
         said.push(self.report(9, path, now));
@@ -178,7 +177,7 @@ impl Peer {
         said.into_iter().map(packet).collect()
     }
 
-    /// The next packet number, or another.
+    /// Returns the next packet number, or another one.
     fn packet_number(&mut self, path: PathId) -> u64 {
         let next = self.counters.entry(path).or_insert(1);
         let jump = match self.lots.below(100) {
@@ -258,7 +257,7 @@ impl Peer {
         let next = self.sequences.entry(flow).or_default();
         let packet = inner_packet(protocol::UDP, flow, 60);
         if is_sound {
-            // A group of one: its parity is a copy, of a packet that may never have come.
+            // A group of one: its parity is a copy of a packet that may never have arrived.
             let inner = header(
                 Kind::Parity,
                 flow,

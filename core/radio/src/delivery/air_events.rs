@@ -1,4 +1,4 @@
-//! Access points of two channels, heard by one radio, under whatever the air does.
+//! Access points of two channels, received by one radio, under random events of the air.
 
 use proptest::prelude::*;
 
@@ -7,31 +7,31 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Op {
     Join,
-    /// The client leaves one, or is thrown out: it does not matter here who began.
+    /// The association with one ends, whether the client or the access point ended it.
     Leave(usize),
     Rejoin(usize),
-    /// An access point sends frames, each lost at first with this chance and read with a retry bit
-    /// then, or not at all.
+    /// An access point sends frames. Each is lost at first with this probability, and then received
+    /// with a retry bit, or not at all.
     Send {
         ap: usize,
         frames: u8,
         loss: f64,
         mbps: u8,
     },
-    /// Its buffer was full: so many sequence numbers are never sent.
+    /// Overflow of its buffer: this many sequence numbers are never sent.
     Overflow {
         ap: usize,
         frames: u8,
     },
-    /// It began anew: its sequence numbers are somewhere else.
+    /// Restart: its sequence numbers continue from another value.
     Restart {
         ap: usize,
         sequence: u16,
     },
     RoundTrip(usize, u16),
-    /// The radio goes to another channel, and hears nothing of the one before.
+    /// The radio tunes to another channel, and receives nothing of the previous one.
     Tune(u16),
-    /// Lets time pass; the machine's own timer comes late by so much.
+    /// Advances the time; the machine's own timer is late by this amount.
     Wait {
         ms: u16,
         late: u16,
@@ -55,7 +55,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// An access point as it is, and what became of the packets that it sent.
+/// Access point with its real state, and the results of the packets that it sent.
 #[derive(Default)]
 struct Truth {
     sequence: u16,
@@ -145,8 +145,8 @@ impl World {
         }
     }
 
-    /// One frame, with two attempts; a packet passes when it is read, and only from the channel
-    /// that the radio is on.
+    /// Sends one frame with two attempts. The packet arrives if one is received, which requires
+    /// that the radio is on the access point's channel.
     fn send(&mut self, ap: usize, loss: f64, rate: f64) {
         let truth = &mut self.truths[ap];
         truth.sequence = truth.sequence.wrapping_add(1);
@@ -177,7 +177,7 @@ impl World {
             }) = self.points.poll_event()
             {
                 let truth = &mut self.truths[access_point];
-                assert!(!truth.is_gone, "an access point that was left is chosen");
+                assert!(!truth.is_gone, "a departed access point is selected");
                 assert_ne!(
                     std::mem::replace(&mut truth.is_backup, is_backup),
                     is_backup,
@@ -222,8 +222,8 @@ impl World {
         }
     }
 
-    /// Everybody is back and heard in turns; the first one loses half of its first attempts while
-    /// `is_first_bad`.
+    /// Lets every access point return and send in turn; the first one loses half of its first
+    /// attempts while `is_first_bad`.
     fn settle(&mut self, is_first_bad: bool) {
         for ap in 0..self.truths.len() {
             self.rejoin(ap);
@@ -259,11 +259,12 @@ fn channel(ap: usize) -> u16 {
     (ap % 2) as u16
 }
 
+/// Window of the estimator. Source: All-APs section 5.1.
 const WINDOW: Duration = Duration::from_millis(500);
 
 proptest! {
-    /// Whatever the air does, every packet that passes is counted, nothing is marked or chosen that
-    /// is not heard, and every state is left again.
+    /// Checks that under any events every arriving packet is counted, no access point without a
+    /// received frame is marked or preferred, and no state is final.
     #[test]
     fn every_packet_is_counted_and_every_state_is_left(ops in prop::collection::vec(op(), 1..250)) {
         let mut world = World::new();
@@ -281,6 +282,6 @@ proptest! {
         prop_assert!(!world.are_marked().contains(&true), "all are alike again");
         world.wait(Duration::from_secs(10), Duration::ZERO);
         let is_unknown = |ap| world.points.packet_time(ap).is_none();
-        prop_assert!((0..world.truths.len()).all(is_unknown), "silence is forgotten");
+        prop_assert!((0..world.truths.len()).all(is_unknown), "estimates expire");
     }
 }

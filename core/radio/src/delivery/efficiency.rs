@@ -1,30 +1,30 @@
-//! How long a packet takes through an access point, and how many packets to mark so that a sender
-//! prefers another one.
+//! Airtime of a packet through an access point, and the share of packets to mark so that a sender
+//! prefers another access point.
 
 use hawser_units::Duration;
 use hawser_wire::airtime::Airtime as Shared;
 
-/// How long frames take on the air besides their bits.
+/// Airtime of frames in addition to their bits.
 ///
 /// Units: seconds and bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Airtime {
     /// Bits of a packet.
     pub packet: f64,
-    /// What each attempt takes besides the packet's bits: spaces, preamble, acknowledgement.
+    /// Airtime of each attempt in addition to the packet's bits: spaces, preamble, acknowledgement.
     pub constant: f64,
-    /// The mean contention before a first attempt; each further attempt doubles it.
+    /// Mean contention before the first attempt; each later attempt doubles it.
     pub contention: f64,
-    /// Attempts after the first.
+    /// Maximum number of attempts after the first.
     pub retries: u8,
-    /// After how many doublings the contention window stops growing; `None` lets it grow, as eq. 1
-    /// is printed.
+    /// Number of doublings after which the contention window is constant; `None`: unbounded, as eq.
+    /// 1 is printed.
     pub doublings: Option<u8>,
 }
 
 impl Airtime {
-    /// 802.11a/g: 1500 bytes, seven retries, a window of 15 to 1023 slots of 9 us; DIFS, preamble,
-    /// SIFS and an acknowledgement at 24 Mb/s are 94 us.
+    /// Returns the values of 802.11a/g: 1500 bytes, seven retries, a window of 15 to 1023 slots of
+    /// 9 us; DIFS, preamble, SIFS and an acknowledgement at 24 Mbit/s are 94 us.
     #[must_use]
     pub const fn ofdm() -> Self {
         Self {
@@ -36,14 +36,14 @@ impl Airtime {
         }
     }
 
-    /// The same of packets without bits.
+    /// Returns the same parameters for packets without bits.
     #[must_use]
     pub const fn empty(self) -> Self {
         Self { packet: 0.0, ..self }
     }
 
-    /// What packets take of a channel, as client and hub tell it each other; `None` when none is
-    /// delivered. `rate` in bit/s, `loss` of one attempt.
+    /// Returns the airtime of packets on a channel, as client and hub report it to each other;
+    /// `None` if no packet is delivered. `rate` in bit/s; `loss` is that of one attempt.
     #[must_use]
     pub fn shared(&self, channel: u16, (rate, loss): (f64, f64)) -> Option<Shared> {
         Some(Shared {
@@ -54,8 +54,9 @@ impl Airtime {
         })
     }
 
-    /// Eq. 1 as it is printed: the expected time of packets that are delivered, times their share.
-    /// It falls to zero as loss goes to one, so it is not for choosing; [`Self::packet_time`] is.
+    /// Evaluates eq. 1 as printed: the expected time of delivered packets, times their share. It
+    /// approaches zero as loss approaches one, so use [`Self::packet_time`] to compare access
+    /// points.
     ///
     /// Source: All-APs eq. 1. `rate` in bit/s, `loss` of one attempt. Units: seconds.
     #[must_use]
@@ -72,12 +73,12 @@ impl Airtime {
         sum
     }
 
-    /// The mean time that a delivered packet takes when its access point is alone; `None` when none
-    /// is delivered.
+    /// Returns the mean airtime per delivered packet when the access point is the only sender;
+    /// `None` if no packet is delivered.
     ///
-    /// Source: All-APs eq. 1, with what its text says of undelivered packets. Deviates: divided by
-    /// the share of packets that are delivered, without which a dead access point would look the
-    /// best. Units as [`Self::printed`].
+    /// Source: All-APs eq. 1, with its text on undelivered packets. Deviates: divided by the share
+    /// of delivered packets; otherwise an access point that delivers nothing would be the best.
+    /// Units as [`Self::printed`].
     #[must_use]
     pub fn packet_time(&self, rate: f64, loss: f64) -> Option<f64> {
         let delivered = 1.0 - loss.powi(i32::from(self.retries) + 1);
@@ -85,19 +86,19 @@ impl Airtime {
     }
 }
 
-/// How to read the derivation of eq. 5.
+/// Interpretation of the derivation of eq. 5.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Derivation {
-    /// Packets that the access point buffers. Source: All-APs section 5.2 says 200; its eq. 5 has
+    /// Buffer of the access point, in packets. Source: All-APs section 5.2 has 200; its eq. 5 has
     /// 100.
     pub buffer: f64,
-    /// The constant in the throughput of TCP, squared: 2 as in eq. 3, 1 as in eq. 4.
+    /// Square of the constant in TCP's throughput formula: 2 as in eq. 3, 1 as in eq. 4.
     pub constant: f64,
 }
 
 impl Derivation {
-    /// The solution of eqs. 3 and 4, which eq. 5 is not; `None` outside its domain, where half the
-    /// buffer lasts longer than the round trip.
+    /// Solves eqs. 3 and 4 (the printed eq. 5 differs from this solution); `None` outside its
+    /// domain, if draining half the buffer takes longer than the round trip.
     ///
     /// Units: seconds.
     #[must_use]
@@ -107,7 +108,7 @@ impl Derivation {
     }
 }
 
-/// Eq. 5 as it is printed. At its pole it is infinite.
+/// Evaluates eq. 5 as printed. At its pole it is infinite.
 ///
 /// Units: seconds.
 #[must_use]
@@ -116,11 +117,12 @@ pub fn printed_marking_rate(packet_time: f64, round_trip: f64) -> f64 {
     0.5 * (queue * packet_time / (round_trip * (round_trip - queue))).powi(2)
 }
 
-/// The share of packets to mark on an access point that is worse than another.
+/// Returns the share of packets to mark on an access point that is worse than another.
 ///
-/// Source: All-APs eq. 5, as printed, with the cap of section 6.2.1. The paper does not say which
-/// round trip enters; it is the smallest one seen (without the access point's queue), evaluated
-/// also below the equation's pole: the reading under which its simulations come out. Units:
+/// Source: All-APs eq. 5, as printed, with the cap of section 6.2.1. The paper does not state which
+/// round trip is meant. Here it is the minimum (without the access point's queue), and the equation
+/// is also evaluated below its pole: this interpretation reproduces the paper's simulations. Units:
+/// seconds.
 /// seconds.
 #[must_use]
 pub fn marking_rate(packet_time: f64, base_round_trip: f64) -> f64 {
@@ -135,7 +137,7 @@ pub fn marking_rate(packet_time: f64, base_round_trip: f64) -> f64 {
     }
 }
 
-/// The window at which TCP stays when a share of its packets is marked or lost. Units: packets.
+/// Returns TCP's equilibrium window if a share of its packets is marked or lost. Units: packets.
 ///
 /// Source: All-APs eq. 3.
 #[must_use]
@@ -143,9 +145,10 @@ pub fn window_at(share: f64) -> f64 {
     (2.0 / share).sqrt()
 }
 
-/// The largest share that is marked: beyond it a sender's window is so small that timeouts rule.
+/// Maximum share of marked packets: with a larger share, the sender's window is so small that
+/// timeouts dominate.
 ///
 /// Source: All-APs sections 5.2 and 6.2.1.
 pub const MARKING_CAP: f64 = 0.05;
-/// Half the buffer that eq. 5 takes. Units: packets.
+/// Half of the buffer. Source: All-APs eq. 5 in section 5.2, as printed. Units: packets.
 const HALF_BUFFER: f64 = 50.0;

@@ -1,20 +1,20 @@
-//! What share of an access point's attempts succeed, as a receiver can tell that hears none of the
-//! failed ones.
+//! Share of an access point's transmission attempts that succeed, estimated by a receiver that does
+//! not receive the failed ones.
 
 use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant};
 
-/// A passive estimate of the share of attempts that one access point delivers.
+/// Passive estimate of the success rate of one access point's attempts.
 ///
-/// A frame whose retry bit is not set succeeded at once; one whose bit is set, or that a gap in the
-/// sequence numbers shows lost, failed at first. With independent losses the share of first
-/// attempts that succeed is the share of all, whatever the retry limit. Where losses of one frame
-/// depend on each other (a hidden sender), it is the first attempt's share only.
+/// A frame without the retry bit succeeded at the first attempt. A frame with the retry bit, or a
+/// frame missing from the sequence numbers, failed at the first attempt. With independent losses
+/// the success rate of first attempts is that of all attempts, for any retry limit. If the losses
+/// of one frame are correlated (a hidden sender), the estimate holds for the first attempt only.
 ///
-/// Source: All-APs section 5.1, eq. 2. Deviates: a frame that arrives after a later one is taken
-/// back from the lost, for block acknowledgement delivers out of order; an empty window has no
-/// estimate.
+/// Source: All-APs section 5.1, eq. 2. Deviates: a frame that arrives after a later one is no
+/// longer counted as lost, because block acknowledgement delivers out of order; an empty window has
+/// no estimate.
 /// Cost: O(1) a frame, amortised; memory bounded by [`Config::capacity`] records of
 /// [`RECORD_BYTES`].
 #[derive(Clone, Debug)]
@@ -26,15 +26,15 @@ pub struct Delivery {
     overflow: u64,
 }
 
-/// How a [`Delivery`] looks back.
+/// Averaging parameters of a [`Delivery`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How long a frame counts.
+    /// Lifetime of a frame in the window.
     ///
     /// Source: All-APs section 5.1 (500 ms).
     pub window: Duration,
-    /// Frames remembered at most; beyond it the oldest is forgotten early and counted in
-    /// [`Delivery::overflow`].
+    /// Maximum number of frames in the window; beyond it the oldest frame is removed early and
+    /// counted in [`Delivery::overflow`].
     pub capacity: usize,
 }
 
@@ -47,7 +47,7 @@ impl Default for Config {
     }
 }
 
-/// What the window holds. Units: frames.
+/// Counts of frames in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Received with the retry bit clear.
@@ -59,13 +59,13 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// All of them.
+    /// Returns the sum of all counts.
     #[must_use]
     pub const fn all(self) -> u32 {
         self.first + self.repeated + self.lost
     }
 
-    /// The share of attempts that succeed (eq. 2); `None` when there was no frame.
+    /// Returns the share of attempts that succeed (eq. 2); `None` without frames.
     #[must_use]
     pub fn delivery(self) -> Option<f64> {
         let all = self.all();
@@ -73,24 +73,24 @@ impl Counts {
     }
 }
 
-/// One frame of the window, in halves of words so that it has no padding.
+/// Record of one frame in the window, made of 16-bit words so that it has no padding.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// Microseconds, wrapping, high and low half.
+    /// Time in microseconds, wrapping; high and low half.
     at: [u16; 2],
     sequence: u16,
-    /// Frames missing just before it.
+    /// Number of missing frames directly before it.
     lost: u16,
     retry: u16,
 }
 
-/// Bytes that one frame of the window takes.
+/// Bytes of memory for one frame of the window.
 ///
 /// Source: All-APs section 5.1 (10 B).
 pub const RECORD_BYTES: usize = size_of::<Record>();
 
 impl Delivery {
-    /// An estimate that has seen nothing.
+    /// Creates an estimate without frames.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -102,29 +102,29 @@ impl Delivery {
         }
     }
 
-    /// Takes in a frame as it was read, also one that repeats a frame read before.
+    /// Handles a received frame, which may be a duplicate.
     pub fn handle_frame(&mut self, sequence: u16, retry: bool, now: Instant) {
         self.handle_timeout(now);
         let sequence = sequence % SEQUENCES;
         let lost = match self.latest {
             None => 0,
             Some(latest) => match sequence.wrapping_sub(latest) % SEQUENCES {
-                // Read again: its acknowledgement was lost.
+                // Duplicate: the acknowledgement was lost.
                 0 => return,
                 ahead if ahead <= SEQUENCES / 2 => ahead - 1,
                 behind => return self.handle_late(sequence, SEQUENCES - behind, retry, now),
             },
         };
-        // After a silence longer than the window, the numbers between say nothing of the window.
+        // After an interval longer than the window, the missing numbers are not of this window.
         let lost = if self.records.is_empty() { 0 } else { lost };
         self.latest = Some(sequence);
         self.push(sequence, lost, retry, now);
     }
 
-    /// A frame from before the latest: one that was taken for lost, or one read again.
+    /// Handles a frame from before the latest: one that was counted as lost, or a duplicate.
     fn handle_late(&mut self, sequence: u16, behind: u16, retry: bool, now: Instant) {
         if behind > LATE {
-            // So old that the sender must have begun anew.
+            // A number this old means that the sender has restarted.
             self.latest = Some(sequence);
             self.push(sequence, 0, retry, now);
             return;
@@ -175,7 +175,7 @@ impl Delivery {
         }
     }
 
-    /// Forgets what has left the window. A clock that goes back forgets nothing.
+    /// Removes frames that are older than the window. If the clock goes back, removes nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
         let window = self.config.window.as_micros() as u32;
         while let Some(record) = self.records.front() {
@@ -187,7 +187,7 @@ impl Delivery {
         }
     }
 
-    /// When the oldest frame leaves the window.
+    /// Returns when the oldest frame leaves the window.
     #[must_use]
     pub fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         let record = self.records.front()?;
@@ -196,25 +196,25 @@ impl Delivery {
         Some(now + Duration::from_micros(u64::from(left)))
     }
 
-    /// What the window held at the last `handle_*`.
+    /// Returns the contents of the window at the last `handle_*`.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The share of attempts that succeed; `None` when the window is empty.
+    /// Returns the share of attempts that succeed; `None` if the window is empty.
     #[must_use]
     pub fn estimate(&self) -> Option<f64> {
         self.counts.delivery()
     }
 
-    /// Bytes that the window's records take.
+    /// Returns the memory of the window's records. Units: bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.records.len() * RECORD_BYTES
     }
 
-    /// Frames that were forgotten before their time, for lack of room.
+    /// Returns the number of frames that were removed early because the window was full.
     #[must_use]
     pub fn overflow(&self) -> u64 {
         self.overflow
@@ -229,8 +229,8 @@ impl Record {
 
 /// Sequence numbers have 12 bits. Source: IEEE 802.11-2016 section 9.2.4.4.2.
 const SEQUENCES: u16 = 4096;
-/// How far block acknowledgement may deliver out of order. Source: IEEE 802.11-2016 section 10.24.7
-/// (a window of 64).
+/// Maximum reordering by block acknowledgement. Source: IEEE 802.11-2016 section 10.24.7 (a window
+/// of 64).
 const LATE: u16 = 64;
 
 #[cfg(test)]

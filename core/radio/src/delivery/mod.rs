@@ -1,16 +1,16 @@
-//! Using all access points of a channel at once: which of them makes good use of the air, and how a
-//! sender far away learns of it.
+//! Concurrent use of all access points of a channel: judges their efficiency, and signals it to a
+//! remote sender by marks.
 //!
-//! The client has a subflow through every access point. It listens to what each one sends,
-//! estimates how long a packet takes there when it is alone, and marks a share of the packets of
-//! those that are clearly worse than the best, before IP sees them: the sender's coupled congestion
-//! control then moves to the better ones by itself. Of many access points the worst are only
-//! backups.
+//! The client has a subflow through every access point. It receives the frames of each one,
+//! estimates the airtime of a packet through each one as the only sender, and marks a share of the
+//! packets of access points that are clearly worse than the best, before IP receives them. The
+//! sender's coupled congestion control then moves traffic to the better ones. With more than
+//! [`Config::regular`] access points, the worst are backups.
 //!
-//! It starts knowing nothing, marks nothing and keeps every access point in use. Steady state:
-//! estimates follow a window of half a second. It fails towards not marking: an access point
-//! without an estimate is neither marked nor the measure of others, and one that is no longer heard
-//! loses its estimate after [`Config::memory`].
+//! It starts without estimates, marks nothing and uses every access point. Steady state: estimates
+//! follow a window of 500 ms. It fails towards not marking: an access point without an estimate is
+//! neither marked nor used as a reference, and an estimate expires [`Config::memory`] after the
+//! access point's last frame.
 //!
 //! ```text
 //!   access point:  unknown -- frames read --> known <--> marked (packet time above threshold * best)
@@ -19,10 +19,10 @@
 //!   subflow:       regular <-- among the best `regular` --> backup
 //! ```
 //!
-//! Source: All-APs section 5. Deviates: an estimate outlives its window for some seconds, because
-//! an access point that the sender has left is silent, and needs some frames; a backup becomes
-//! regular only when it is better by the threshold. Scope: one channel; for several,
-//! [`slots::Config`] divides the radio's time.
+//! Source: All-APs section 5. Deviates: an estimate outlives its window by some seconds, because an
+//! access point that the sender no longer uses sends too few frames; a backup becomes regular only
+//! if it is better by the threshold. Scope: one channel; for several, [`slots::Config`] divides the
+//! radio's time.
 
 #[cfg(test)]
 mod air_events;
@@ -41,27 +41,27 @@ use hawser_wire::airtime::Airtime as Shared;
 use efficiency::{Airtime, marking_rate};
 use estimator::Delivery;
 
-/// How access points are compared.
+/// Parameters of the comparison of access points.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// How delivery is estimated.
+    /// Parameters of the estimation of delivery.
     pub delivery: estimator::Config,
-    /// What a packet takes besides its bits.
+    /// Airtime of a packet in addition to its bits.
     pub airtime: Airtime,
-    /// An access point is marked when its packet time exceeds the best one's by this factor and by
-    /// what an estimate from few frames may err.
+    /// An access point is marked if its packet time exceeds the best one by this factor plus the
+    /// error of an estimate from few frames.
     ///
     /// Source: All-APs section 5.2 (20 %). Deviates: the error is added; where the round trip is
     /// near the pole of eq. 5 a single wrong mark costs much.
     pub threshold: f64,
-    /// How many access points carry data; the others are backups.
+    /// Number of access points that transfer data; the others are backups.
     ///
     /// Source: All-APs section 6.2.1 (no more than 3 or 4).
     pub regular: usize,
-    /// How long an estimate outlives the last frame.
+    /// Lifetime of an estimate after the last frame.
     pub memory: Duration,
-    /// Frames that a window must hold for a new estimate: of fewer, one repeated frame would say
-    /// that an access point is worse by the threshold.
+    /// Minimum number of frames in a window for a new estimate: with fewer, one repeated frame
+    /// would make an access point worse by the threshold.
     pub least: u32,
 }
 
@@ -78,52 +78,52 @@ impl Default for Config {
     }
 }
 
-/// The access points of one channel, as one client hears them.
+/// Access points of one channel, as one client receives them.
 #[derive(Clone, Debug)]
 pub struct AccessPoints {
     config: Config,
     points: Vec<Point>,
     events: VecDeque<Event>,
     random: Random,
-    /// The time that others' frames have taken of late, which fades, and when that was looked at.
-    /// Units: seconds.
+    /// Recent airtime of others' frames, which decays, and the time of its last update. Units:
+    /// seconds.
     others: (f64, Instant),
 }
 
-/// Names an access point: its place in the order of [`AccessPoints::join`].
+/// Index of an access point, in the order of [`AccessPoints::join`].
 pub type Index = usize;
 
-/// What the embedding is to do.
+/// Action for the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Make the subflow through an access point a backup, or regular again.
     Backup {
-        /// Which.
+        /// Index of the access point.
         access_point: Index,
-        /// Whether it is to be a backup.
+        /// Marks the subflow as a backup.
         is_backup: bool,
     },
 }
 
-/// What became of packets that passed.
+/// Counters of received packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// All of them.
+    /// Total number of packets.
     pub passed: u64,
-    /// Those that were marked.
+    /// Marked packets.
     pub marked: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Point {
     delivery: Delivery,
-    /// Smoothed. Units: seconds for each bit.
+    /// Smoothed time per bit. Units: s/bit.
     bit_time: f64,
     heard: Option<Instant>,
     packet_time: Option<f64>,
-    /// The same of a packet without bytes.
+    /// Packet time of a packet without bytes.
     empty_time: f64,
-    /// Frames behind it.
+    /// Number of frames in the estimate.
     frames: u32,
     round_trip: Option<Duration>,
     is_backup: bool,
@@ -132,7 +132,7 @@ struct Point {
 }
 
 impl AccessPoints {
-    /// Without access points.
+    /// Creates a comparison without access points.
     #[must_use]
     pub fn new(config: Config, seed: u64) -> Self {
         Self {
@@ -144,21 +144,19 @@ impl AccessPoints {
         }
     }
 
-    /// Adds an access point, which is regular until a comparison says otherwise.
+    /// Adds an access point, which is regular until a comparison makes it a backup.
     pub fn join(&mut self) -> Index {
         self.points.push(Point::new(&self.config));
         self.points.len() - 1
     }
 
-    /// The client left an access point: it is compared no more, and takes nobody's place among the
-    /// regular ones.
+    /// Removes an access point: it is no longer compared, and does not count as a regular one.
     pub fn leave(&mut self, access_point: Index) {
         self.points[access_point].is_gone = true;
         self.points[access_point].packet_time = None;
     }
 
-    /// The client is back at an access point that it had left: it is compared anew, with nothing
-    /// known.
+    /// Handles the return to a departed access point: it is compared again, from the start.
     pub fn rejoin(&mut self, access_point: Index) {
         let point = &mut self.points[access_point];
         if point.is_gone {
@@ -170,13 +168,13 @@ impl AccessPoints {
         }
     }
 
-    /// Whether the client has left an access point; `None`: it never joined.
+    /// Returns whether the client has left an access point; `None` if it never joined.
     #[must_use]
     pub fn has_left(&self, access_point: Index) -> Option<bool> {
         self.points.get(access_point).map(|point| point.is_gone)
     }
 
-    /// A frame of an access point was read, for whomever it was; `rate` in bit/s.
+    /// Handles a received frame of an access point, addressed to any station; `rate` in bit/s.
     pub fn handle_frame(&mut self, access_point: Index, sequence: u16, retry: bool, rate: f64, now: Instant) {
         let point = &mut self.points[access_point];
         if point.is_gone || rate <= 0.0 {
@@ -192,8 +190,8 @@ impl AccessPoints {
         point.assess(&self.config);
     }
 
-    /// A frame of `bits` at `rate` (bit/s) was read that neither the client nor one of its access
-    /// points has sent.
+    /// Handles a frame of `bits` at `rate` (bit/s) that neither the client nor one of its access
+    /// points sent.
     pub fn handle_others(&mut self, bits: f64, rate: f64, now: Instant) {
         if rate > 0.0 {
             let takes = bits / rate + self.config.airtime.constant;
@@ -206,13 +204,14 @@ impl AccessPoints {
         seconds * (-now.since(at).as_secs_f64() / OTHERS_FADE.as_secs_f64()).exp()
     }
 
-    /// A round trip through an access point, from TCP's timestamps. The smallest one counts.
+    /// Handles a round-trip time through an access point, from TCP's timestamps. The minimum
+    /// counts.
     pub fn handle_round_trip(&mut self, access_point: Index, sample: Duration) {
         let point = &mut self.points[access_point];
         point.round_trip = Some(point.round_trip.map_or(sample, |least| least.min(sample)));
     }
 
-    /// A packet of an access point is about to go to IP: says whether it is to be marked.
+    /// Handles a packet of an access point before IP receives it. Returns whether to mark it.
     pub fn handle_packet(&mut self, access_point: Index, now: Instant) -> bool {
         let share = self.marking_rate(access_point, now);
         let is_marked = share > 0.0 && self.random.chance(share);
@@ -222,7 +221,7 @@ impl AccessPoints {
         is_marked
     }
 
-    /// Forgets what is old and chooses the backups anew; to be called once a window.
+    /// Removes old frames and selects the backups again; to be called once per window.
     pub fn handle_timeout(&mut self, now: Instant) {
         let memory = self.config.memory;
         for point in &mut self.points {
@@ -235,18 +234,19 @@ impl AccessPoints {
         self.choose_backups();
     }
 
-    /// Changes that are due.
+    /// Returns the next change of a subflow.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// The estimated time of a packet when its access point is alone. Units: seconds.
+    /// Returns the estimated airtime of a packet if its access point is the only sender. Units:
+    /// seconds.
     #[must_use]
     pub fn packet_time(&self, access_point: Index) -> Option<f64> {
         self.points[access_point].packet_time
     }
 
-    /// What packets through an access point take of its channel, to be told.
+    /// Returns the airtime of packets through an access point on its channel, to be reported.
     #[must_use]
     pub fn airtime(&self, access_point: Index, channel: u16, now: Instant) -> Option<Shared> {
         let point = &self.points[access_point];
@@ -260,25 +260,25 @@ impl AccessPoints {
         })
     }
 
-    /// How an access point delivers.
+    /// Returns the estimate of an access point's delivery.
     #[must_use]
     pub fn delivery(&self, access_point: Index) -> &Delivery {
         &self.points[access_point].delivery
     }
 
-    /// Whether the subflow of an access point is a backup.
+    /// Returns whether the subflow of an access point is a backup.
     #[must_use]
     pub fn is_backup(&self, access_point: Index) -> bool {
         self.points[access_point].is_backup
     }
 
-    /// What passed an access point.
+    /// Returns the counters of an access point.
     #[must_use]
     pub fn counters(&self, access_point: Index) -> Counters {
         self.points[access_point].counters
     }
 
-    /// The share of an access point's packets that is marked.
+    /// Returns the share of an access point's packets that are marked.
     #[must_use]
     pub fn marking_rate(&self, access_point: Index, now: Instant) -> f64 {
         let point = &self.points[access_point];
@@ -296,8 +296,8 @@ impl AccessPoints {
         let (Some(time), Some(round_trip)) = (point.packet_time, point.round_trip) else {
             return 0.0;
         };
-        // Three standard deviations of an estimate from so many frames, of which a tenth fail at
-        // first.
+        // Three standard deviations of an estimate from this many frames, of which a tenth fail at
+        // the first attempt.
         let error = f64::from(point.frames.max(1)).sqrt().recip();
         if !is_fresh(point) || time <= (self.config.threshold + error) * best {
             return 0.0;
@@ -306,8 +306,8 @@ impl AccessPoints {
     }
 
     fn choose_backups(&mut self) {
-        // A regular one defends its place by the threshold; an unknown one comes after all that are
-        // known, in the order of joining.
+        // A backup replaces a regular access point only if it is better by the threshold. Access
+        // points without an estimate follow all others, in the order of joining.
         let rank = |point: &Point| {
             let time = point.packet_time.unwrap_or(f64::INFINITY);
             if point.is_backup {
@@ -337,7 +337,7 @@ impl AccessPoints {
 }
 
 impl Point {
-    /// One of which nothing is known.
+    /// Creates the state of an unknown access point.
     fn new(config: &Config) -> Self {
         Self {
             delivery: Delivery::new(config.delivery),
@@ -362,7 +362,7 @@ impl Point {
             let full = config.airtime.packet_time(rate, loss)?;
             Some((config.airtime.empty().packet_time(rate, loss)?, full))
         });
-        // A window in which no first attempt came through says that the access point is bad, not
+        // A window without a successful first attempt shows that the access point is bad, but not
         // how bad.
         if let Some((empty, full)) = times {
             (self.packet_time, self.empty_time) = (Some(full), empty);
@@ -371,7 +371,10 @@ impl Point {
     }
 }
 
-/// How long counts what others sent: as long as a few of the client's messages are apart.
+/// Decay time of others' airtime: a few intervals of the client's messages. Source: our choice; a
+/// longer time keeps a channel's load after a neighbour has ended, a shorter one lets a single
+/// message decide.
 const OTHERS_FADE: Duration = Duration::from_secs(2);
-/// Frames over which rates are smoothed.
+/// Frames over which rates are smoothed. Source: our choice, one or two aggregates of IEEE 802.11n;
+/// fewer follow the rate control's probes, more follow a moving client late.
 const SMOOTHING: f64 = 32.0;

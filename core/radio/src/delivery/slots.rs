@@ -1,14 +1,14 @@
-//! How long a radio stays on each of several channels.
+//! Duration of a radio's stay on each of several channels.
 
 use hawser_units::Duration;
 
-/// How slots follow from what the channels gave.
+/// Parameters by which slots follow from the channels' throughput.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// How much better channels are preferred: 0 is equal slots, 2 the paper's choice.
+    /// Preference of better channels: 0 is equal slots, 2 the paper's choice.
     pub preference: f64,
-    /// All slots together. No longer than the shortest retransmission timeout of a sender, or the
-    /// silence looks like one.
+    /// Sum of all slots. At most the shortest retransmission timeout of a sender; otherwise the
+    /// radio's absence causes timeouts.
     ///
     /// Source: All-APs section 7 (at most 200 ms).
     pub cycle: Duration,
@@ -30,16 +30,16 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The next slots from the throughput on each channel in the last ones, in any unit. The slots
-    /// add up to the cycle.
+    /// Returns the next slots from the throughput of each channel in the last slots, in any unit.
+    /// The slots add up to the cycle.
     ///
-    /// A slot below the floor is raised to it, and the others share what is left in their
-    /// proportion. When all channels are silent all slots are equal: nothing is known, and a radio
-    /// that stopped would never learn of the first that speaks again. With more channels than
-    /// floors fit into the cycle, each gets the floor, and the cycle is exceeded.
+    /// A slot below the floor is raised to the floor, and the other slots share the rest in
+    /// proportion. Without throughput on any channel all slots are equal: a radio that stopped
+    /// listening would miss the first channel with traffic. If the floors of all channels exceed
+    /// the cycle, each gets the floor, and the sum exceeds the cycle.
     ///
-    /// Source: All-APs eq. 6. Deviates: the paper does not say how the sum is kept with the floor,
-    /// nor what to do in silence.
+    /// Source: All-APs eq. 6. Deviates: the paper states neither how the floor preserves the sum,
+    /// nor the slots without throughput.
     /// Cost: O(channels^2) at worst, once a cycle.
     #[must_use]
     pub fn slots(&self, throughput: &[f64]) -> Vec<Duration> {
@@ -54,7 +54,7 @@ impl Config {
         let best = throughput.iter().copied().filter(|rate| rate.is_finite());
         let best = best.fold(0.0, f64::max);
         let weight = |rate: &f64| {
-            // Relative to the best, so that no power overflows.
+            // Relative to the best channel, so that the power does not overflow.
             let share = if best > 0.0 {
                 (rate / best).clamp(0.0, 1.0)
             } else {

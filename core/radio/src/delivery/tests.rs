@@ -144,7 +144,7 @@ fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-/// Two access points at 54 Mb/s; the first repeats every `nth` frame.
+/// Two access points at 54 Mbit/s; the first repeats every `nth` frame.
 fn heard(nth: u16, now: Instant) -> AccessPoints {
     let mut points = AccessPoints::new(Config::default(), 1);
     for index in [points.join(), points.join()] {

@@ -1,4 +1,4 @@
-//! A shared radio, two access points and a neighbour under whatever the air does.
+//! Shared radio, two access points and a neighbour under random events of the air.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -12,37 +12,37 @@ use super::*;
 enum Op {
     /// The client has packets of a flow.
     Up(u8),
-    /// Packets for the client come to an access point.
+    /// Packets for the client arrive at an access point.
     Down {
         ap: usize,
         count: u8,
     },
-    /// The radio is done with its oldest frame: did it arrive, and did its acknowledgement?
+    /// Result of the radio's oldest frame: whether it arrived, and whether its acknowledgement did.
     Sent {
         arrives: bool,
         is_acknowledged: bool,
     },
-    /// An access point is done with its oldest frame for the client.
+    /// Completion of an access point's oldest frame for the client.
     Answered {
         ap: usize,
         arrives: bool,
     },
-    /// One of the beacons under way is heard, perhaps late, or is not.
+    /// Reception of one of the beacons in flight, perhaps late, or its loss.
     Beacon {
         which: usize,
         arrives: bool,
     },
-    /// An access point throws the client out, who may not hear of it.
+    /// Deauthentication by an access point, which the client may not receive.
     ThrowOut {
         ap: usize,
         is_heard: bool,
     },
-    /// An access point goes to another channel after some beacons.
+    /// Switch of an access point to another channel after some beacons.
     Move {
         ap: usize,
         beacons: u8,
     },
-    /// The client forgets a network and adds it anew.
+    /// Removal of a network, and its addition as a new one.
     AddAnew(usize),
     Activate(usize),
     Weight(usize, u8),
@@ -68,7 +68,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// An access point and what it has on the air.
+/// Access point, and its frames on the air.
 struct Station {
     machine: AccessPoint<u32>,
     channel: u16,
@@ -82,9 +82,9 @@ struct World {
     /// Two access points and the neighbour.
     ids: [NetworkId; 3],
     stations: [Station; 2],
-    /// What the radio holds, oldest first.
+    /// Frames in the radio, oldest first.
     radio: VecDeque<Outgoing<Frame<u32>>>,
-    /// Access point, where it was sent, what.
+    /// Access point, channel of transmission, and frame.
     beacons: Vec<(usize, u16, Frame<u32>)>,
     tuned: u16,
     heard: u64,
@@ -208,7 +208,7 @@ impl World {
         self.now = end;
     }
 
-    /// The radio hears only what is sent where it is, and nothing while it is retuned.
+    /// Returns whether the radio receives on this channel: not on others, and not while it retunes.
     fn is_with(&self, channel: u16) -> bool {
         self.tuned == channel && !matches!(self.schedule.phase, Phase::Tuning { .. })
     }
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    /// Does what the machines ask for.
+    /// Executes the machine's outputs.
     fn pump(&mut self) {
         for ap in 0..self.stations.len() {
             self.pump_station(ap);
@@ -314,7 +314,8 @@ impl World {
 
     fn check(&self) {
         let counters = self.schedule.counters();
-        let known = counters.delivered + counters.given_up + counters.abandoned + self.schedule.held() as u64;
+        let known =
+            counters.delivered + counters.given_up + counters.abandoned + self.schedule.pending() as u64;
         assert_eq!(
             counters.accepted, known,
             "a packet of the client is lost without being counted"
@@ -326,7 +327,7 @@ impl World {
             let on_air = on_air.filter(|frame| frame.body.into_packet().is_some()).count();
             offered += station.offered;
             known += lost.unknown + lost.overflowed + lost.expired + lost.abandoned + station.lost_on_air;
-            known += (station.machine.kept(CLIENT) + on_air) as u64;
+            known += (station.machine.buffered(CLIENT) + on_air) as u64;
         }
         assert_eq!(
             offered, known,
@@ -345,12 +346,12 @@ impl World {
         }
     }
 
-    /// The air is good again. Returns who was served then.
+    /// Ends all losses. Returns the networks that were served afterwards.
     fn settle(&mut self) -> BTreeSet<usize> {
         let mut served = BTreeSet::new();
         for _ in 0..4_000 {
             self.wait(Duration::from_millis(2));
-            // So many exchanges fit in.
+            // Number of exchanges that fit in.
             for _ in 0..8 {
                 while !self.beacons.is_empty() {
                     self.beacon(0, true);
@@ -389,13 +390,15 @@ fn configured(network: usize, channel: u16) -> NetworkConfig {
     }
 }
 
+/// Address of the radio. Source: our choice, any number that no access point has.
 const CLIENT: StationId = StationId(9);
-/// Of the access points and the neighbour.
+/// Channels of the access points and the neighbour, which do not overlap. Source: IEEE 802.11-2020
+/// annex E.
 const CHANNELS: [u16; 3] = [1, 11, 6];
 
 proptest! {
-    /// Whatever the air does, every packet is somewhere or counted, none waits at the radio for a
-    /// network that is not tuned, and every state is left again.
+    /// Checks that under any events every packet is accounted for, no frame in the radio is for a
+    /// network that is not tuned, and no state is final.
     #[test]
     fn no_packet_is_lost_without_being_counted(ops in prop::collection::vec(op(), 1..250), null in any::<bool>()) {
         let mut world = World::new(if null { Wake::Null } else { Wake::PsPoll });
@@ -404,9 +407,9 @@ proptest! {
         }
         let served = world.settle();
         prop_assert_eq!(served.len(), 3, "a network is not served again");
-        prop_assert_eq!((world.schedule.held(), world.radio.len()), (0, 0));
+        prop_assert_eq!((world.schedule.pending(), world.radio.len()), (0, 0));
         for station in &world.stations {
-            prop_assert_eq!(station.machine.kept(CLIENT), 0, "an access point still believes that the radio sleeps");
+            prop_assert_eq!(station.machine.buffered(CLIENT), 0, "an access point still believes that the radio sleeps");
         }
     }
 }

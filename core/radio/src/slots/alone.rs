@@ -1,83 +1,84 @@
-//! Whether a radio serves its networks in turn, or one of them nearly alone.
+//! Decides between serving all networks in turn and serving one of them almost exclusively.
 //!
-//! Serving in turn costs the switches, the shortest slots, and what senders lose because an access
-//! point keeps only so much while the radio is away. Where one network fills the radio by itself,
-//! that is more than the others bring.
+//! Serving in turn costs the switches, the shortest slots, and the packets that an access point
+//! drops when its buffer is full while the radio is away. If one network can use all of the radio's
+//! time, that cost may exceed the throughput of the others.
 //!
 //! ```text
-//!   in turn     R   = carried by all / time        measured
+//!   in turn     R   = bytes of all / time          measured
 //!   alone       A_j = b_j (1 - visits)             before it was tried
-//!               A_j = carried by all / time        measured
+//!               A_j = bytes of all / time          measured
 //!
-//!   b_j     what comes in the last quarter of the slots of j: the backhaul's rate, when what was
-//!           kept has come before, and the air's, when it has not
+//!   b_j     rate in the last quarter of the slots of j: the backhaul's rate if all buffered
+//!           packets arrived before, otherwise the air's rate
 //!   visits  (networks - 1) floor / round
 //!
 //!   in turn -- A_j > R --> trial of j -- A_j > R still --> alone: j
-//!      ^                      |                              | carries less than R, or it is time to
-//!      +----------------------+------------------------------+ look at the others again
+//!      ^                      |                              | rate below R, or time to sample
+//!      +----------------------+------------------------------+ the other networks again
 //! ```
 //!
-//! Both are means of half seconds, so `A_j` has to be more by a tenth over the root of their number
-//! (the scatter of TCP in half a second): a large gain is taken at once, a small one when it is
-//! certain. A trial gives the others the shortest slot of each cycle, so that nobody's sender falls
-//! silent; the slots of `j` are long enough then for all that is kept to come before their last
-//! quarter. A network that did not keep what it promised is not tried again for 30 s, then twice as
-//! long each time, unless serving in turn carries less than it did. It starts in turn. It fails
-//! softly: a rate that is too high costs a trial, one that is too low leaves things as they are.
+//! Both are means of windows of 0.5 s, so `A_j` must exceed `R` by a tenth divided by the square
+//! root of their number (the variation of TCP in 0.5 s): a large gain is used at once, a small one
+//! when it is certain. A trial gives the other networks the shortest slot of each cycle, so that no
+//! sender times out; the slots of `j` are then long enough to empty the access point's buffer
+//! before their last quarter. A network that did not reach its predicted rate is not tried again
+//! for 30 s, then twice as long each time, unless serving in turn transfers less than it did. It
+//! starts in turn. It fails softly: a predicted rate that is too high costs a trial, and one that
+//! is too low changes nothing.
 //!
-//! No trial is made while serving in turn loses nothing: no slot is full, and the access points
-//! keep all that their backhauls bring while the radio is away. What is carried then is what
-//! senders send, and they may send more: those that have just begun do.
+//! No trial starts while serving in turn loses nothing: no slot is full, and the access points
+//! buffer all packets of their backhauls while the radio is away. The throughput is then that of
+//! the senders, which may still increase their rate, as new ones do.
 //!
-//! Does not model: that connections of networks that are left can stand still.
+//! Does not model: connections of the other networks can stall.
 //!
 //! Cost: O(networks) once a cycle.
 
 use hawser_units::{Duration, Instant};
 
-/// How the radio is used.
+/// Mode of the radio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// All networks in turn.
+pub(super) enum Mode {
+    /// Serves all networks in turn.
     InTurn,
-    /// One network, and the others for their shortest slot in each cycle.
+    /// Tries one network, and serves the others for their shortest slot in each cycle.
     Trial(usize),
-    /// One network, and the others for their shortest slot in each round.
+    /// Serves one network, and the others for their shortest slot in each round.
     Alone(usize),
 }
 
-/// What a cycle brought from a network.
+/// Throughput of a network in a cycle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Brought {
-    /// Units: bytes/s, of all the time.
+    /// Mean throughput over the whole cycle. Units: bytes/s.
     pub(super) load: f64,
-    /// In the last quarter of its slots; `None`: none has ended. Units: bytes/s.
+    /// Throughput in the last quarter of its slots; `None`: none has ended. Units: bytes/s.
     pub(super) at_end: Option<f64>,
-    /// Its slot was busy to the end.
+    /// Marks a slot that was busy to its end.
     pub(super) is_full: bool,
-    /// How long the radio is away from it in a cycle.
+    /// Time in a cycle for which the radio is on other networks.
     pub(super) away: Duration,
 }
 
-/// The machine.
+/// Machine that selects the mode.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
-    way: Way,
+    way: Mode,
     since: Instant,
-    /// When the present window began, and its cycles.
+    /// Begin of the present window, and its cycles.
     window: Instant,
     cycles: u32,
-    /// Cycles of it in which serving in turn lost something.
+    /// Number of its cycles with a full slot or an overflowing buffer.
     lossy: u32,
-    /// What all carry in this window. Units: bytes/s.
+    /// Throughput of all networks in this window. Units: bytes/s.
     all: f64,
-    /// What all carried in the window before, and in all since the last that carried much more than
-    /// the one before it. Units: bytes/s.
+    /// Throughput of all networks in the previous window, and the mean since the last window that
+    /// exceeded its predecessor by much. Units: bytes/s.
     before: f64,
     mean: f64,
     windows: u32,
-    /// What was carried in turn, when that was left. Units: bytes/s.
+    /// Throughput in turn when that mode was left. Units: bytes/s.
     in_turn: f64,
     networks: Vec<Candidate>,
 }
@@ -85,10 +86,10 @@ pub(super) struct Choice {
 /// A network that the radio could serve alone.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    /// As in [`Brought`], in all those windows.
+    /// Running mean of [`Brought::at_end`] since the last restart.
     at_end: f64,
     ends: u32,
-    /// What it carried alone, and until when that is believed.
+    /// Throughput of the network alone, and its expiry.
     known: Option<(f64, Instant)>,
     believed: Duration,
 }
@@ -102,7 +103,7 @@ impl Choice {
             believed: BELIEVED,
         };
         Self {
-            way: Way::InTurn,
+            way: Mode::InTurn,
             since: Instant::ZERO,
             window: Instant::ZERO,
             cycles: 0,
@@ -116,12 +117,12 @@ impl Choice {
         }
     }
 
-    pub(super) fn way(&self) -> Way {
+    pub(super) fn mode(&self) -> Mode {
         self.way
     }
 
-    /// A cycle is over. `visits`: the part of the time that other networks have while one is served
-    /// alone.
+    /// Handles the end of a cycle. `visits`: share of time for the other networks while one is
+    /// served alone.
     pub(super) fn handle_cycle(&mut self, brought: &[Brought], visits: f64, now: Instant) {
         if now.since(self.since) < SETTLED {
             self.window = now;
@@ -135,20 +136,20 @@ impl Choice {
         for (known, one) in self.networks.iter_mut().zip(brought) {
             if let Some(at_end) = one.at_end {
                 known.ends += 1;
-                known.at_end += (at_end - known.at_end) / f64::from(known.ends.min(MOST_ENDS));
+                known.at_end += (at_end - known.at_end) / f64::from(known.ends.min(MAX_ENDS));
             }
-            is_lossy |= one.is_full || known.at_end * one.away.as_secs_f64() > KEPT;
+            is_lossy |= one.is_full || known.at_end * one.away.as_secs_f64() > BUFFERED;
         }
         self.lossy += u32::from(is_lossy);
         if now.since(self.window) < WINDOW {
             return;
         }
-        // While senders still find their rate, nothing is known of what they will bring.
+        // While senders increase their rate, the throughput predicts nothing.
         if self.all > (1.0 + SCATTER) * self.before {
             self.start();
         } else {
             self.windows += 1;
-            self.mean += (self.all - self.mean) / f64::from(self.windows.min(MOST_WINDOWS));
+            self.mean += (self.all - self.mean) / f64::from(self.windows.min(MAX_WINDOWS));
             self.choose(1.0 - visits, now);
         }
         self.before = self.all;
@@ -158,8 +159,8 @@ impl Choice {
     fn choose(&mut self, left: f64, now: Instant) {
         let sure = 1.0 + SCATTER / f64::from(self.windows).sqrt();
         match self.way {
-            Way::InTurn if self.lossy * 2 < self.cycles => {}
-            Way::InTurn => {
+            Mode::InTurn if self.lossy * 2 < self.cycles => {}
+            Mode::InTurn => {
                 let promises = self.networks.iter().map(|one| one.promises(left, now));
                 let highest = promises
                     .enumerate()
@@ -168,34 +169,34 @@ impl Choice {
                     && promised > sure * self.mean
                 {
                     self.in_turn = self.mean;
-                    self.go(Way::Trial(place), now);
+                    self.go(Mode::Trial(place), now);
                 }
             }
-            Way::Trial(place) => {
+            Mode::Trial(place) => {
                 let one = &mut self.networks[place];
                 let carries = one.at_end * left;
                 if carries > self.in_turn {
-                    self.go(Way::Alone(place), now);
+                    self.go(Mode::Alone(place), now);
                 } else {
-                    one.has_carried(carries, now);
-                    self.go(Way::InTurn, now);
+                    one.record_throughput(carries, now);
+                    self.go(Mode::InTurn, now);
                 }
             }
-            Way::Alone(place) => {
+            Mode::Alone(place) => {
                 let one = &mut self.networks[place];
                 let is_less = sure * self.mean < self.in_turn || (1.0 + SCATTER) * self.all < self.in_turn;
                 if is_less {
-                    one.has_carried(self.mean, now);
-                    self.go(Way::InTurn, now);
+                    one.record_throughput(self.mean, now);
+                    self.go(Mode::InTurn, now);
                 } else if now.since(self.since) >= ALONE {
                     one.believed = BELIEVED;
-                    self.go(Way::InTurn, now);
+                    self.go(Mode::InTurn, now);
                 }
             }
         }
     }
 
-    /// What was carried so far says nothing of what will be.
+    /// Restarts the averages, since the throughput so far predicts nothing.
     fn start(&mut self) {
         (self.mean, self.windows) = (0.0, 0);
         for one in &mut self.networks {
@@ -203,14 +204,15 @@ impl Choice {
         }
     }
 
-    fn go(&mut self, way: Way, now: Instant) {
+    fn go(&mut self, way: Mode, now: Instant) {
         (self.way, self.since, self.before) = (way, now, 0.0);
         self.start();
     }
 }
 
 impl Candidate {
-    /// What it carries alone, as far as that is known; at most. Units: bytes/s.
+    /// Returns the predicted throughput of the network alone: the measured one if it is known,
+    /// otherwise an upper bound. Units: bytes/s.
     fn promises(&self, left: f64, now: Instant) -> f64 {
         match self.known {
             Some((carried, until)) if now < until => carried,
@@ -218,29 +220,34 @@ impl Candidate {
         }
     }
 
-    /// It was not as good as it promised.
-    fn has_carried(&mut self, carried: f64, now: Instant) {
+    /// Records that the network alone did not reach its prediction.
+    fn record_throughput(&mut self, carried: f64, now: Instant) {
         self.known = Some((carried, now + self.believed));
         self.believed = (self.believed * 2).min(LONGEST_BELIEVED);
     }
 }
 
-/// What an access point keeps for a station that is away: 64 full packets (mac80211
-/// `STA_MAX_TX_BUFFER`). Units: bytes.
-const KEPT: f64 = 64.0 * 1_500.0;
-/// For senders to find their rate after slots have changed.
+/// Buffer of an access point for an absent station. Source: 64 full packets (`STA_MAX_TX_BUFFER` of
+/// linux/net/mac80211/sta_info.h). Units: bytes.
+const BUFFERED: f64 = 64.0 * 1_500.0;
+/// Time for senders to find their rate after slots have changed. Source: our choice, some ten round
+/// trips of the internet; a shorter one measures senders that still grow, a longer one delays each
+/// comparison.
 const SETTLED: Duration = Duration::from_millis(500);
-/// Over which rates are taken.
+/// Averaging window of rates. Source: docs/notebook/slots.md, "The rule"; other values were not
+/// tried.
 const WINDOW: Duration = Duration::from_millis(500);
-/// The scatter of what TCP carries in a window.
+/// Relative variation of TCP's throughput in a window. Source: docs/notebook/slots.md, "The rule":
+/// one half second differs from the next by some 10 %.
 const SCATTER: f64 = 0.1;
-/// Windows and slots after which older ones are forgotten: 16 s, and 20 s at cycles of 200 ms.
-/// Chosen, not swept: `start` forgets all whenever what is carried jumps.
-const MOST_WINDOWS: u32 = 32;
-const MOST_ENDS: u32 = 100;
-/// Before the others are looked at again.
+/// Maximum weight of the averages, in windows and slots: 16 s, and 20 s at cycles of 200 ms. Not
+/// from a sweep: `start` discards all values whenever the throughput jumps.
+const MAX_WINDOWS: u32 = 32;
+const MAX_ENDS: u32 = 100;
+/// Time after which the other networks are sampled again. Source: docs/notebook/slots.md, "The
+/// rule", where samples after 8 s, then after twice as long each time, cost 4 s each.
 const ALONE: Duration = Duration::from_secs(60);
-/// How long what was carried alone is believed, at first and at most.
+/// Minimum and maximum lifetime of a measured throughput alone.
 const BELIEVED: Duration = Duration::from_secs(30);
 const LONGEST_BELIEVED: Duration = Duration::from_secs(960);
 
@@ -251,8 +258,8 @@ mod tests {
     use super::super::{Shares, SharesConfig};
     use super::*;
 
-    /// A radio that carries so many packets of 1,500 bytes a second, networks that bring so many
-    /// each, access points that keep 64, switches of 3 ms.
+    /// Model of a radio with a capacity in packets of 1,500 bytes per second, networks with a rate
+    /// each, access points with a buffer of 64 packets, and switches of 3 ms.
     struct World {
         shares: Shares,
         brings: Vec<f64>,
@@ -279,7 +286,7 @@ mod tests {
             }
         }
 
-        /// Serves in turn for so long; returns the longest slot of each network at the end.
+        /// Serves in turn for `time`; returns the longest slot of each network at the end.
         fn run(&mut self, time: Duration) -> Vec<Duration> {
             let end = self.now + time;
             let mut next = self.now + CYCLE;
@@ -310,7 +317,7 @@ mod tests {
                             if self.kept[place] >= 1.0 {
                                 self.kept[place] -= 1.0;
                                 self.carried[place] += 1;
-                                self.shares.handle_carried(place, 1_500, self.now);
+                                self.shares.handle_transferred(place, 1_500, self.now);
                             }
                         }
                         if self.now >= next {
@@ -338,7 +345,7 @@ mod tests {
             let all: u32 = world.carried.iter().sum();
             let alone = brings[0].max(brings[1]) * 8.0;
             assert!(f64::from(all) > 0.97 * alone, "{brings:?}: {all} of {alone}");
-            // Those that are left are visited.
+            // The other networks are visited too.
             assert!(world.carried.iter().all(|carried| *carried > 0), "{brings:?}");
         }
     }
@@ -373,12 +380,12 @@ mod tests {
 
     #[test]
     fn nobody_is_left_for_what_senders_do_not_send_yet() {
-        let way = |is_full, away| {
+        let mode = |is_full, away| {
             let mut choice = Choice::new(2);
             let mut now = Instant::ZERO;
             for _ in 0..20 {
                 now += CYCLE;
-                // A quarter of what the backhauls bring at the ends of slots.
+                // A quarter of the backhauls' packets arrives at the ends of slots.
                 let one = Brought {
                     load: 125e3,
                     at_end: Some(500e3),
@@ -387,12 +394,16 @@ mod tests {
                 };
                 choice.handle_cycle(&[one, one], 0.01, now);
             }
-            choice.way()
+            choice.mode()
         };
         let half = CYCLE / 2;
-        assert_eq!(way(false, half), Way::InTurn);
-        assert_ne!(way(true, half), Way::InTurn, "the air is used up");
-        assert_ne!(way(false, CYCLE), Way::InTurn, "access points keep only so much");
+        assert_eq!(mode(false, half), Mode::InTurn);
+        assert_ne!(mode(true, half), Mode::InTurn, "the air is used up");
+        assert_ne!(
+            mode(false, CYCLE),
+            Mode::InTurn,
+            "access points keep only so much"
+        );
     }
 
     #[test]
@@ -406,7 +417,7 @@ mod tests {
         let mut now = Instant::ZERO;
         for believed in [30, 60, 120] {
             assert_eq!(one.promises(1.0, now), 100.0);
-            one.has_carried(70.0, now);
+            one.record_throughput(70.0, now);
             now += Duration::from_secs(believed);
             assert_eq!(one.promises(1.0, now - STEP), 70.0);
         }
@@ -429,9 +440,9 @@ mod tests {
                 };
                 choice.handle_cycle(&[one, one], 0.01, now);
                 prop_assert!(choice.mean.is_finite());
-                match choice.way() {
-                    Way::InTurn => {}
-                    Way::Trial(place) | Way::Alone(place) => prop_assert!(place < 2),
+                match choice.mode() {
+                    Mode::InTurn => {}
+                    Mode::Trial(place) | Mode::Alone(place) => prop_assert!(place < 2),
                 }
             }
         }

@@ -1,61 +1,61 @@
-//! Frames of 802.11 as they are on the air, for a station in user space without encryption: what it
-//! sends, what it understands of what it hears, and the radiotap header that a monitor interface
-//! puts in front of both.
+//! Frames of 802.11 as they are on the air, for a station in user space without encryption: frames
+//! to send, received frames that it understands, and the radiotap header that a monitor interface
+//! adds to both.
 //!
-//! What is heard are strangers' bytes: whatever is cut short, encrypted, in fragments, or of a sort
-//! that plays no part here is nothing. Source: IEEE 802.11-2020, clause 9; radiotap.org.
+//! Received frames are untrusted bytes: frames that are truncated, encrypted, fragmented, or of an
+//! unused type are ignored. Source: IEEE 802.11-2020, clause 9; radiotap.org.
 
 use super::Bssid;
 use crate::stations::beacon::elements;
 
-/// A frame that was heard, without its radiotap header.
+/// Received frame, without its radiotap header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard<'a> {
-    /// A beacon, or the answer to a question.
+    /// Beacon, or probe response.
     Beacon {
-        /// Its elements.
+        /// Elements of the beacon.
         elements: &'a [u8],
-        /// Whether it wants encryption.
+        /// Privacy bit: the network requires encryption.
         is_private: bool,
     },
-    /// The answer to a first step of joining: a status, 0 for yes.
+    /// Response to an authentication: a status, 0 for success.
     Authenticated(u16),
-    /// The answer to a second step: a status, and the association id.
+    /// Response to an association: a status, and the association id.
     Associated {
-        /// 0 for yes.
+        /// Status, 0 for success.
         status: u16,
-        /// Which one this station is.
+        /// Association id of this station.
         aid: u16,
     },
-    /// This station is out.
+    /// Deauthentication of this station.
     Deauthenticated,
-    /// A packet.
+    /// Packet.
     Data {
-        /// For whom.
+        /// Destination address.
         destination: Bssid,
-        /// From whom.
+        /// Source address.
         source: Bssid,
-        /// The Ethernet type and what follows it.
+        /// Ethernet type and payload.
         ether: (u16, &'a [u8]),
-        /// The access point keeps more.
+        /// More-data bit: the access point has buffered more.
         more: bool,
     },
-    /// A frame without a packet.
+    /// Null frame, without a packet.
     Null,
 }
 
-/// Of a frame that was heard: who sent it, to whom, and what.
+/// Received frame: its sender, its receiver, and its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The sender on the air.
+    /// Transmitter address.
     pub from: Bssid,
-    /// The receiver on the air.
+    /// Receiver address.
     pub to: Bssid,
-    /// What it is.
+    /// Contents of the frame.
     pub heard: Heard<'a>,
 }
 
-/// Reads a frame without radiotap header and check sum; `None` for what plays no part.
+/// Parses a frame without radiotap header and checksum; `None` for frames that are ignored.
 #[must_use]
 pub fn parse(bytes: &[u8]) -> Option<Frame<'_>> {
     let (kind, flags) = (*bytes.first()?, *bytes.get(1)?);
@@ -104,40 +104,40 @@ pub fn parse(bytes: &[u8]) -> Option<Frame<'_>> {
     Some(Frame { from, to, heard })
 }
 
-/// What stands outside of a frame, encrypted or not.
+/// Unencrypted header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// The receiver on the air.
+    /// Receiver address.
     pub to: Bssid,
-    /// The sender on the air.
+    /// Transmitter address.
     pub from: Bssid,
-    /// What sort of frame it is.
+    /// Type of the frame.
     pub sort: Sort,
 }
 
-/// The sorts of frames that are of interest to who passes them on.
+/// Types of frames that a relay distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// A beacon.
+    /// Beacon.
     Beacon,
-    /// The question who is there.
+    /// Probe request.
     ProbeRequest,
-    /// Its answer.
+    /// Probe response.
     ProbeResponse,
-    /// A step of joining from its beginning.
+    /// Authentication frame, the first step of joining.
     Authentication,
-    /// The end of an association.
+    /// Deauthentication or disassociation.
     Leave,
-    /// A word about sleep: a frame without a packet whose sender sleeps from then on.
+    /// Null frame whose sender sleeps from now on.
     Sleep,
-    /// A packet.
+    /// Packet.
     Data,
-    /// Any other frame of management, or one without a packet.
+    /// Other management frame, or null frame.
     Other,
 }
 
-/// Reads the envelope of a frame without radiotap header and check sum; `None` for control frames
-/// and what is shorter than a header.
+/// Parses the header of a frame without radiotap header and checksum; `None` for control frames and
+/// for frames shorter than a header.
 #[must_use]
 pub fn envelope(bytes: &[u8]) -> Option<Envelope> {
     let header = bytes.get(..HEADER)?;
@@ -159,24 +159,25 @@ pub fn envelope(bytes: &[u8]) -> Option<Envelope> {
     })
 }
 
-/// Takes back what a frame says about its sender's sleep.
+/// Clears the power management bit of a frame.
 pub fn clear_power_save(frame: &mut [u8]) {
     if let Some(flags) = frame.get_mut(1) {
         *flags &= !POWER_SAVE;
     }
 }
 
-/// What the elements of a beacon say beside its name.
+/// Elements of a beacon other than the network's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notices {
-    /// Bit `n`: something is kept for association id `n`, up to 63.
+    /// Traffic indication map: bit `n` is set if packets for association id `n` are buffered, up to
+    /// 63.
     pub traffic: u64,
-    /// It moves to this channel after so many beacons.
+    /// Channel switch announcement: new channel, and beacons until then.
     pub moves: Option<(u16, u8)>,
 }
 
 impl Notices {
-    /// Reads elements.
+    /// Parses elements.
     #[must_use]
     pub fn parse(elements: &[u8]) -> Self {
         let mut notices = Self::default();
@@ -202,19 +203,19 @@ impl Notices {
     }
 }
 
-/// Writes frames of one station to one access point.
+/// Builds frames from one station to one access point.
 #[derive(Clone, Debug)]
 pub struct Writer {
     /// The station's address.
     pub own: Bssid,
-    /// The access point's.
+    /// Address of the access point.
     pub bssid: Bssid,
 }
 
 impl Writer {
     fn header(&self, kind: u8, flags: u8, third: Bssid) -> Vec<u8> {
         let mut frame = Vec::with_capacity(HEADER + 32);
-        // The card fills in the duration; `SequenceNumbers` numbers the frame.
+        // The card sets the duration; `SequenceNumbers` numbers the frame.
         frame.extend([kind, flags, 0, 0]);
         frame.extend(self.bssid);
         frame.extend(self.own);
@@ -223,7 +224,7 @@ impl Writer {
         frame
     }
 
-    /// The first step of joining, without a key (9.3.3.11).
+    /// Builds an open system authentication, the first association step (9.3.3.11).
     #[must_use]
     pub fn authenticate(&self) -> Vec<u8> {
         let mut frame = self.header(AUTHENTICATION, 0, self.bssid);
@@ -231,7 +232,8 @@ impl Writer {
         frame
     }
 
-    /// The second (9.3.3.5): the network's name and the rates of 802.11a or g.
+    /// Builds an association request, the second step (9.3.3.5), with the network's name and the
+    /// rates of 802.11a or g.
     #[must_use]
     pub fn associate(&self, ssid: &[u8], is_5ghz: bool) -> Vec<u8> {
         let mut frame = self.header(ASSOCIATION_REQUEST, 0, self.bssid);
@@ -252,14 +254,14 @@ impl Writer {
         frame
     }
 
-    /// Says whether the station sleeps from now on.
+    /// Builds a null frame that announces whether the station sleeps from now on.
     #[must_use]
     pub fn null(&self, power_save: bool) -> Vec<u8> {
         let sleeps = if power_save { POWER_SAVE } else { 0 };
         self.header(NULL, TO_DS | sleeps, self.bssid)
     }
 
-    /// Asks for one packet that is kept (9.3.1.5).
+    /// Builds a PS-Poll, which requests one buffered packet (9.3.1.5).
     #[must_use]
     pub fn ps_poll(&self, aid: u16) -> Vec<u8> {
         let mut frame = vec![PS_POLL, POWER_SAVE];
@@ -269,7 +271,7 @@ impl Writer {
         frame
     }
 
-    /// Says goodbye: the station leaves (9.3.3.12, reason 3).
+    /// Builds a deauthentication: the station leaves (9.3.3.12, reason 3).
     #[must_use]
     pub fn deauthenticate(&self) -> Vec<u8> {
         let mut frame = self.header(DEAUTHENTICATION, 0, self.bssid);
@@ -277,39 +279,39 @@ impl Writer {
         frame
     }
 
-    /// A packet: an Ethernet frame with its header.
+    /// Builds a data frame from an Ethernet frame with its header; `None` if it is too short.
     #[must_use]
     pub fn data(&self, ethernet: &[u8]) -> Option<Vec<u8>> {
         let (destination, rest) = ethernet.split_first_chunk::<6>()?;
         let mut frame = self.header(DATA, TO_DS, *destination);
         frame.extend(SNAP);
-        // Behind the source's address: the type, then the packet.
+        // After the source address: the type, then the packet.
         frame.extend(rest.get(6..)?);
         Some(frame)
     }
 }
 
-/// What a monitor interface says of a frame.
+/// Monitor interface's information about a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Radiotap {
-    /// It is one that this machine has sent: whether it was acknowledged.
+    /// Set for frames that this machine has sent: whether the frame was acknowledged.
     pub sent: Option<bool>,
-    /// How often it was sent again.
+    /// Number of retries.
     pub retries: u8,
-    /// Its signal, dBm.
+    /// Signal, dBm.
     pub signal: Option<i8>,
-    /// Its rate, where it is one of 802.11a, b or g, in units of 500 kbit/s.
+    /// Rate in units of 500 kbit/s, if it is one of 802.11a, b or g.
     pub rate: Option<u8>,
-    /// The channel that the radio was on, MHz.
+    /// Channel of the radio, MHz.
     pub frequency: Option<u32>,
-    /// Whether a check sum of four bytes ends the frame.
+    /// Set if the frame ends with a checksum of four bytes.
     pub has_check_sum: bool,
-    /// Whether it arrived damaged.
+    /// Set if the frame is damaged.
     pub is_damaged: bool,
 }
 
 impl Radiotap {
-    /// Reads the header; with it comes the frame behind, without its check sum.
+    /// Parses the header. Returns it with the frame, without the frame's checksum.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let length = usize::from(word(bytes, 2)?);
@@ -350,15 +352,15 @@ impl Radiotap {
         Some((said, frame))
     }
 
-    /// The header of a frame that is to be sent at a rate, in units of 500 kbit/s.
+    /// Returns the header of a frame to send at a rate, in units of 500 kbit/s.
     #[must_use]
     pub fn to_send(rate: u8) -> [u8; 9] {
         [0, 0, 9, 0, 1 << 2, 0, 0, 0, rate]
     }
 }
 
-/// Whether what a monitor says was sent is this very frame: the card fills in the duration and the
-/// sequence number, and may set the retry bit.
+/// Returns whether a frame that a monitor reports as sent is this frame: the card sets the duration
+/// and the sequence number, and may set the retry bit.
 #[must_use]
 pub fn is_same(sent: &[u8], said: &[u8]) -> bool {
     let addresses = 4..sent.len().min(22);
@@ -393,11 +395,11 @@ const FIELDS: [(usize, usize); 18] = [
     (1, 1),
     (1, 1),
 ];
-/// Bytes of a header with three addresses.
+/// Size of a header with three addresses. Source: IEEE 802.11-2020, 9.2.3. Units: bytes.
 const HEADER: usize = 24;
-/// Behind a header without a key: Ethernet's type follows (RFC 1042).
+/// SNAP header that precedes the Ethernet type (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
-// First bytes: version, type and subtype (9.2.4.1.3).
+// First bytes: version, type and subtype. Source: IEEE 802.11-2020, 9.2.4.1.3.
 const ASSOCIATION_REQUEST: u8 = 0x00;
 const ASSOCIATION_RESPONSE: u8 = 0x10;
 const REASSOCIATION_RESPONSE: u8 = 0x30;
@@ -412,17 +414,19 @@ const DATA: u8 = 0x08;
 const NULL: u8 = 0x48;
 const QOS_DATA: u8 = 0x88;
 const QOS_NULL: u8 = 0xc8;
-// Second bytes: flags (9.2.4.1).
+// Second bytes: flags. Source: IEEE 802.11-2020, 9.2.4.1.
 const TO_DS: u8 = 0x01;
 const FROM_DS: u8 = 0x02;
 const MORE_FRAGMENTS: u8 = 0x04;
 const POWER_SAVE: u8 = 0x10;
 const MORE_DATA: u8 = 0x20;
 const PROTECTED: u8 = 0x40;
-/// Of the capabilities.
+/// Privacy bit of the capabilities. Source: IEEE 802.11-2020, 9.4.1.4.
 const PRIVACY: u16 = 0x10;
-/// Of the QoS control field: several packets in one frame.
+/// A-MSDU bit of the QoS control field: several packets in one frame. Source: IEEE 802.11-2020,
+/// 9.2.4.5.9.
 const AGGREGATE: u8 = 0x80;
+/// Elements. Source: IEEE 802.11-2020, table 9-92.
 const TIM: u8 = 5;
 const CHANNEL_SWITCH: u8 = 37;
 
@@ -435,7 +439,7 @@ mod tests {
         bssid: [2, 0, 0, 0, 0, 1],
     };
 
-    /// As the access point answers: addresses exchanged.
+    /// Builds the access point's answer: the same frame with exchanged addresses.
     fn answered(kind: u8, flags: u8, body: &[u8]) -> Vec<u8> {
         let access_point = Writer {
             own: WRITER.bssid,
@@ -450,7 +454,7 @@ mod tests {
         let frame = WRITER.data(&ethernet).unwrap();
         assert_eq!(&frame[..2], &[0x08, 0x01]);
         assert_eq!(&frame[16..22], &[7; 6]);
-        // The same body, the other way.
+        // The same body in the other direction.
         let back = answered(DATA, FROM_DS | MORE_DATA, &frame[HEADER..]);
         let Some(Frame {
             heard:
@@ -479,7 +483,7 @@ mod tests {
             heard(&answered(AUTHENTICATION, 0, &[0, 0, 2, 0, 0, 0])),
             Some(Heard::Authenticated(0))
         );
-        // Our own step is no answer, and nor is one by a key.
+        // A request is no answer, nor is an answer for authentication with a key.
         assert_eq!(heard(&answered(AUTHENTICATION, 0, &[0, 0, 1, 0, 0, 0])), None);
         assert_eq!(heard(&answered(AUTHENTICATION, 0, &[3, 0, 2, 0, 0, 0])), None);
         assert_eq!(
@@ -506,7 +510,7 @@ mod tests {
 
     #[test]
     fn what_a_monitor_says_of_a_frame() {
-        // Flags with check sum, rate, channel, signal.
+        // Flags with checksum, rate, channel, signal.
         let header = [0, 0, 15, 0, 0b0010_1110, 0, 0, 0, 0x10, 12, 0x6c, 9, 0, 0, 0xd0];
         let (said, frame) = Radiotap::parse(&[&header[..], b"frame", &[1, 2, 3, 4]].concat())
             .map(|(said, frame)| (said, frame.to_vec()))

@@ -1,11 +1,11 @@
-//! Addresses ahead of need: a small DHCP exchange, both sides, without I/O.
+//! Addresses before they are needed: a small DHCP exchange, both sides, without I/O.
 //!
-//! The client begins when a network has just been joined, long before a flow uses it. The server
-//! makes sure that nobody has an address before it offers it.
+//! The client starts when it has just joined a network, long before a flow uses the network. The
+//! server checks that no station uses an address before it offers it.
 //!
 //! ```text
 //!   client:  selecting -- offer --> requesting -- ack --> bound
-//!                ^  | no answer: again, later and later      | nak, no answer four times
+//!                ^  | no answer: repeats with backoff        | nak, no answer four times
 //!                +--+------------------------<---------------+
 //! ```
 //!
@@ -19,40 +19,40 @@ use hawser_units::{Duration, Instant};
 
 use super::network::IpConfig;
 
-/// What a message is.
+/// Type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DhcpKind {
-    /// Who has addresses?
+    /// Search for servers.
     Discover,
-    /// I have this one.
+    /// Offer of an address.
     Offer,
-    /// I take it.
+    /// Acceptance of an offer.
     Request,
-    /// It is yours.
+    /// Confirmation of the address.
     Ack,
-    /// It is not.
+    /// Rejection of the address.
     Nak,
 }
 
-/// A message. The client's hardware address goes with the frame.
+/// Message. The client's hardware address is part of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DhcpMessage {
-    /// What it is.
+    /// Type of the message.
     pub kind: DhcpKind,
-    /// Tells exchanges apart.
+    /// Transaction id, which separates exchanges.
     pub transaction: u32,
-    /// The address that it is about; zero in a discover.
+    /// Address that the message concerns; zero in a discover.
     pub address: u32,
 }
 
 /// Timers of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DhcpConfig {
-    /// Until the first repetition; doubled by each one.
+    /// Interval until the first repetition; doubled by each one.
     pub first_wait: Duration,
-    /// Never longer.
+    /// Maximum interval.
     pub longest_wait: Duration,
-    /// Added or taken off at random.
+    /// Random variation, added or subtracted.
     pub spread: Duration,
 }
 
@@ -74,7 +74,7 @@ enum ClientState {
     Bound,
 }
 
-/// Asks for an address on one network.
+/// Requests an address on one network.
 #[derive(Debug)]
 pub struct DhcpClient {
     config: DhcpConfig,
@@ -88,7 +88,7 @@ pub struct DhcpClient {
 }
 
 impl DhcpClient {
-    /// One that asks at once.
+    /// Creates a client that sends its first message at once.
     #[must_use]
     pub fn new(config: DhcpConfig, seed: u64, now: Instant) -> Self {
         let mut random = Random::new(seed, "dhcp client");
@@ -106,13 +106,13 @@ impl DhcpClient {
         client
     }
 
-    /// Whether it has an address.
+    /// Returns whether the client has an address.
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.state == ClientState::Bound
     }
 
-    /// Takes in an answer. Returns the address when it is the client's now.
+    /// Handles an answer. Returns the address once the client owns it.
     pub fn handle_message(&mut self, message: DhcpMessage, now: Instant) -> Option<u32> {
         if message.transaction != self.transaction {
             return None;
@@ -135,18 +135,18 @@ impl DhcpClient {
         None
     }
 
-    /// The next message to send.
+    /// Returns the next message to send.
     pub fn poll_transmit(&mut self) -> Option<DhcpMessage> {
         self.outgoing.take()
     }
 
-    /// When a message is repeated.
+    /// Returns when a message is repeated.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         (self.state != ClientState::Bound).then_some(self.due)
     }
 
-    /// Lets time pass.
+    /// Repeats an unanswered message that is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.poll_timeout().is_none_or(|due| due > now) {
             return;
@@ -183,23 +183,22 @@ impl DhcpClient {
     }
 }
 
-/// What a server gives, and how slowly.
+/// Address range and delays of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DhcpServerConfig {
-    /// The first address and what goes with all of them.
+    /// First address, and the parameters of all addresses.
     pub first: IpConfig,
-    /// How many there are.
+    /// Number of addresses.
     pub count: u32,
-    /// The shortest and longest time for which it listens whether somebody has an address already,
-    /// before it offers it the first time.
-    ///
-    /// Default: one to two seconds. Home routers of the time waited two seconds for an answer to
-    /// ARP, counted in whole seconds of a coarse clock.
+    /// Minimum and maximum time for which the server probes an address before it offers it for the
+    /// first time.
+    /// Default: one to two seconds. Home routers in Juggler's time waited two seconds for an answer
+    /// to ARP, counted in whole seconds of a coarse clock.
     pub probe: (Duration, Duration),
 }
 
 impl DhcpServerConfig {
-    /// One with 50 addresses and a home router's probe.
+    /// Creates a configuration with 50 addresses and a home router's probe.
     #[must_use]
     pub fn home(first: IpConfig) -> Self {
         Self {
@@ -210,19 +209,19 @@ impl DhcpServerConfig {
     }
 }
 
-/// Gives addresses to clients, known by their hardware addresses.
+/// Assigns addresses to clients, which are identified by their hardware addresses.
 #[derive(Debug)]
 pub struct DhcpServer {
     config: DhcpServerConfig,
     leases: BTreeMap<u64, u32>,
-    /// Offers that wait for the probe's end, by time.
+    /// Offers that wait for the end of the probe, by time.
     probing: Vec<(Instant, u64, DhcpMessage)>,
     ready: Vec<(u64, DhcpMessage)>,
     random: Random,
 }
 
 impl DhcpServer {
-    /// One that has given nothing yet.
+    /// Creates a server without leases.
     #[must_use]
     pub fn new(config: DhcpServerConfig, seed: u64) -> Self {
         Self {
@@ -234,7 +233,7 @@ impl DhcpServer {
         }
     }
 
-    /// What goes with an address.
+    /// Returns the parameters for an address.
     #[must_use]
     pub fn ip(&self, address: u32) -> IpConfig {
         IpConfig {
@@ -243,7 +242,7 @@ impl DhcpServer {
         }
     }
 
-    /// Takes in a client's message.
+    /// Handles a client's message.
     pub fn handle_message(&mut self, client: u64, message: DhcpMessage, now: Instant) {
         match message.kind {
             DhcpKind::Discover => self.offer(client, message, now),
@@ -280,18 +279,18 @@ impl DhcpServer {
         self.probing.push((now + probe, client, offer(address)));
     }
 
-    /// The next message, and for whom.
+    /// Returns the next message and its receiver.
     pub fn poll_transmit(&mut self) -> Option<(u64, DhcpMessage)> {
         (!self.ready.is_empty()).then(|| self.ready.remove(0))
     }
 
-    /// When a probe ends.
+    /// Returns when a probe ends.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.probing.iter().map(|(at, ..)| *at).min()
     }
 
-    /// Lets time pass.
+    /// Sends the offers whose probe has ended at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         let due = self.probing.iter().filter(|(at, ..)| *at <= now);
         self.ready
@@ -300,8 +299,8 @@ impl DhcpServer {
     }
 }
 
-/// A request without an answer is repeated this often before everything begins anew. Source: RFC
-/// 2131 section 3.1 step 5.
+/// Repetitions of an unanswered request before the exchange restarts. Source: RFC 2131 section 3.1
+/// step 5.
 const REQUESTS: u32 = 4;
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! What comes back from the radio: frames that it heard, frames that it is done with, frames that
-//! were taken back.
+//! Inputs from the radio: received frames, completed frames, and returned frames.
 
 use hawser_units::Instant;
 use hawser_wire::air::phy::DATA_OVERHEAD;
@@ -8,7 +7,7 @@ use hawser_wire::air::{Beacon, Frame, StationId};
 use super::{Event, NetworkId, Phase, SlotSchedule, State};
 
 impl<P: Copy> SlotSchedule<P> {
-    /// Takes in a frame that the radio received.
+    /// Handles a frame that the radio received.
     pub fn handle_frame(&mut self, from: StationId, frame: &Frame<P>, now: Instant) {
         self.heard.insert(from, now);
         let known = self
@@ -23,8 +22,8 @@ impl<P: Copy> SlotSchedule<P> {
             && matches!(frame, Frame::Beacon(_))
             && let Some(network) = self.networks.get_mut(&id)
         {
-            // An access point is on the channel of its beacons: the announcement of another
-            // channel may have been missed. Other frames may be read after their slot.
+            // An access point is on the channel of its beacons: the radio may have missed the
+            // announcement of this channel. Other frames may be read after their slot.
             network.config.channel = self.channel;
         }
         match *frame {
@@ -64,7 +63,7 @@ impl<P: Copy> SlotSchedule<P> {
         }
         let is_kept = network.aid.is_some_and(|aid| beacon.traffic & 1 << aid != 0);
         if is_kept && self.is_active(id) && self.state(id) == State::Awake {
-            // It believes that the radio sleeps.
+            // The access point assumes that the radio sleeps.
             self.wake(id, now);
         }
     }
@@ -92,13 +91,13 @@ impl<P: Copy> SlotSchedule<P> {
         });
     }
 
-    /// When a station was last heard.
+    /// Returns the time of the last frame from a station.
     #[must_use]
     pub fn last_heard(&self, peer: StationId) -> Option<Instant> {
         self.heard.get(&peer).copied()
     }
 
-    /// The radio is done with a frame.
+    /// Handles a frame that the radio has completed.
     pub fn handle_finished(
         &mut self,
         to: Option<StationId>,
@@ -136,8 +135,7 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// Takes a frame back from the radio, which will not be sent. Frames of one recall come in the
-    /// order of sending.
+    /// Handles unsent frames that the radio returned, in the order of sending.
     pub fn handle_returned(&mut self, to: StationId, frames: impl IntoIterator<Item = (Frame<P>, u32)>) {
         let mut packets = Vec::new();
         for (frame, len) in frames {

@@ -1,17 +1,17 @@
-//! Soft hand-off: knows the next access point before the present one is lost.
+//! Soft hand-off: prepares the next access point before the present one is lost.
 //!
-//! One network is primary and has most of the radio; the rest goes to looking around and to keeping
-//! a few others ready. What is found is joined, gets its addresses and is probed; a poor one is
-//! dropped, a good one stays in a small slot. When the primary is lost the best of them takes its
-//! place at once.
+//! One network is primary and has most of the radio's time; the rest is for scanning and for
+//! keeping a few other networks ready. A found access point is joined, configured and probed; a
+//! slow one is dropped, a fast one stays with a small slot. When the primary is lost, the best
+//! secondary replaces it at once.
 //!
 //! ```text
 //!   found --> candidate -- associated, addresses, probe --> secondary -- primary lost --> primary
-//!                 +-- too slow, or no room: dropped             lost: forgotten, until it is found again
+//!                 +-- too slow, or no room: dropped        lost: removed until it is found again
 //! ```
 //!
-//! Source: Juggler section 6.1. Not stated there: the threshold and what counts as best (here: the
-//! fastest as probed).
+//! Source: Juggler section 6.1. Not stated there: the threshold and the criterion for the best
+//! (here: the highest probed rate).
 
 use std::collections::BTreeMap;
 
@@ -21,21 +21,21 @@ use hawser_wire::air::StationId;
 use super::network::{IpConfig, NetworkConfig, NetworkId};
 use super::{Event, SlotSchedule};
 
-/// How a radio is divided between now and later.
+/// Division of a radio between the present network and candidates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HandoffConfig {
-    /// The primary's weight.
+    /// Weight of the primary.
     pub primary: u32,
-    /// What the others and the scanning slot share.
+    /// Weight that the secondaries, the candidates and the scanning slot share.
     pub background: u32,
-    /// A candidate's or secondary's part of it. Scanning has the rest, and at least a weight of
-    /// one.
+    /// Weight of each candidate or secondary, out of `background`. The scanning slot has the rest,
+    /// at least one.
     pub secondary: u32,
-    /// How many of them there may be.
+    /// Maximum number of candidates and secondaries.
     pub most: usize,
-    /// Networks slower than this are dropped. Units: bit/s.
+    /// Minimum quality: slower networks are dropped. Units: bit/s.
     pub least_quality: f64,
-    /// How long a dropped one is not tried again.
+    /// Time for which a dropped network is not tried again.
     pub forget_after: Duration,
 }
 
@@ -53,27 +53,27 @@ impl Default for HandoffConfig {
     }
 }
 
-/// What a network is for.
+/// Role of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Carries the flows.
+    /// Transfers the flows.
     Primary,
-    /// Is ready to.
+    /// Ready to become primary.
     Secondary,
-    /// May become ready.
+    /// Network whose addresses or probe are pending.
     Candidate,
 }
 
-/// What the owner has to do.
+/// Action for the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandoffEvent {
-    /// Ask for addresses on this network, and report them by [`Handoff::configured`].
+    /// Request addresses on this network, and report them by [`Handoff::configured`].
     Configure(NetworkId),
     /// Measure its quality, and report it by [`Handoff::probed`].
     Probe(NetworkId),
-    /// It is the primary from now on.
+    /// New primary network.
     Promoted(NetworkId),
-    /// It was too slow.
+    /// Network dropped as too slow.
     Dropped(NetworkId),
 }
 
@@ -87,7 +87,7 @@ pub struct Handoff {
 }
 
 impl Handoff {
-    /// One without a primary.
+    /// Creates a hand-off without a primary.
     #[must_use]
     pub fn new(config: HandoffConfig) -> Self {
         Self {
@@ -98,20 +98,20 @@ impl Handoff {
         }
     }
 
-    /// A network's role.
+    /// Returns a network's role.
     #[must_use]
     pub fn role(&self, id: NetworkId) -> Option<Role> {
         self.roles.get(&id).copied()
     }
 
-    /// The network that carries the flows.
+    /// Returns the network that transfers the flows.
     #[must_use]
     pub fn primary(&self) -> Option<NetworkId> {
         let found = self.roles.iter().find(|(_, role)| **role == Role::Primary);
         found.map(|(id, _)| *id)
     }
 
-    /// Gives a network of the radio a role, such as the first primary.
+    /// Sets the role of a network of the radio, such as the first primary.
     pub fn set_role<P: Copy>(
         &mut self,
         id: NetworkId,
@@ -128,7 +128,7 @@ impl Handoff {
         self.share(schedule, now);
     }
 
-    /// Divides the background's part of the radio anew.
+    /// Sets the weight of the scanning slot to the rest of the background.
     fn share<P: Copy>(&self, schedule: &mut SlotSchedule<P>, now: Instant) {
         let others = self.roles.values().filter(|role| **role != Role::Primary);
         let taken = others.count() as u32 * self.config.secondary;
@@ -140,7 +140,7 @@ impl Handoff {
         }
     }
 
-    /// Takes in what the radio tells.
+    /// Handles an event of the radio.
     pub fn handle_event<P: Copy>(&mut self, event: &Event<P>, schedule: &mut SlotSchedule<P>, now: Instant) {
         match *event {
             Event::Found { name, peer, channel } => self.on_found(name, peer, channel, schedule, now),
@@ -185,17 +185,17 @@ impl Handoff {
         let id = schedule.add(config, now);
         self.roles.insert(id, Role::Candidate);
         self.share(schedule, now);
-        // It is known to be there now.
+        // Its access point is known to be in range now.
         schedule.activate(id, now);
     }
 
-    /// A network has its addresses.
+    /// Handles the addresses of a network.
     pub fn configured<P: Copy>(&mut self, id: NetworkId, ip: IpConfig, schedule: &mut SlotSchedule<P>) {
         schedule.set_ip(id, Some(ip));
         self.events.push_back(HandoffEvent::Probe(id));
     }
 
-    /// A network was probed. Units: bit/s.
+    /// Handles a probe's result. Units: bit/s.
     pub fn probed<P: Copy>(&mut self, id: NetworkId, bps: f64, schedule: &mut SlotSchedule<P>, now: Instant) {
         schedule.set_quality(id, bps);
         if self.role(id) == Some(Role::Primary) {
@@ -212,8 +212,8 @@ impl Handoff {
         }
     }
 
-    /// The primary does not carry anything any more: the best secondary takes its place, and its
-    /// slot begins now. `None`: there is none.
+    /// Handles the failure of the primary: the best secondary replaces it, and its slot begins now.
+    /// `None` if there is no secondary.
     pub fn primary_failed<P: Copy>(
         &mut self,
         schedule: &mut SlotSchedule<P>,
@@ -241,7 +241,7 @@ impl Handoff {
         Some(best)
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn poll_event(&mut self) -> Option<HandoffEvent> {
         self.events.pop_front()
     }

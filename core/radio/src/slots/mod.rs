@@ -1,12 +1,12 @@
-//! One radio shared among many networks: each is active for its slot, in turn, while the others
-//! keep what is for them.
+//! Time sharing of one radio among several networks: each is active for its slot, in turn, while
+//! the others buffer their packets.
 //!
 //! It starts without networks. Steady state: a network is active for its weight times the default
-//! slot; then the radio tells its access point that it sleeps, retunes, tells the next one that it
-//! is back, and sends what waited. An access point is joined when its first slot comes, and again
-//! only when it has thrown the radio out. It fails softly: a null frame without an answer is
+//! slot; then the radio notifies its access point that it sleeps, retunes, notifies the next one
+//! that it is back, and sends the waiting packets. An access point is joined in its first slot, and
+//! again only after it deauthenticated the radio. It fails softly: an unacknowledged null frame is
 //! repeated a bounded number of times, then the radio leaves all the same (the access point will
-//! send in vain); a step of joining without an answer is repeated in this slot or the next.
+//! send without success); an unanswered association step is repeated in this slot or the next.
 //!
 //! ```text
 //!   radio:    active -- slot over --> leaving -- acknowledged, or tried often enough --> tuning -- done --> active (next network)
@@ -20,10 +20,10 @@
 //! ```
 //!
 //! Source: Juggler sections 2 and 3. Deviates: after the last PS-Poll a null frame ends power save,
-//! as the standard asks for; slots lie on a grid, so that a slot includes the switch to it, which
+//! as the standard requires; slots are on a grid, so that a slot includes the switch to it, which
 //! is how section 5 counts its overhead.
-//! Scope: one radio, one client identity. Does not model: NAT and ARP exchanges (the embedding's,
-//! with [`VirtualNetwork::next_hop`]); encryption.
+//! Scope: one radio, one client identity. Does not model: NAT and ARP exchanges (the embedding does
+//! them, with [`VirtualNetwork::next_hop`]); encryption.
 
 #[cfg(test)]
 mod air_events;
@@ -53,33 +53,34 @@ pub use handoff::{Handoff, HandoffConfig, HandoffEvent, Role};
 pub use network::{IpConfig, Mode, NetworkConfig, NetworkId, State, VirtualNetwork};
 pub use shares::{Shares, SharesConfig};
 
-/// How a radio is shared.
+/// Parameters of sharing a radio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// The slot of weight one.
+    /// Duration of a slot of weight one.
     ///
     /// Source: Juggler section 3.4 (100 ms).
     pub slot: Duration,
-    /// How long the radio needs for another channel.
+    /// Time that the radio needs to change the channel.
     ///
     /// Source: Juggler section 3.5: six writes, 500 us each.
     pub retune: Duration,
-    /// How long it needs for another SSID, BSSID or mode. Not stated by the paper; with the null
-    /// frame's exchange a switch on one channel stays below the 400 us that it measures.
+    /// Time that the radio needs to change the SSID, BSSID or mode. The paper does not state it;
+    /// together with the null frame's exchange, a switch on one channel stays below the 400 us that
+    /// the paper measures.
     pub reconfigure: Duration,
-    /// How the access point learns that the radio is back.
+    /// Method by which the access point is notified that the radio is back.
     pub wake: Wake,
-    /// How often a null frame is handed to the radio, each time with all its attempts, before the
-    /// radio leaves without an answer.
+    /// Maximum number of null frames before the radio leaves without an acknowledgement; the radio
+    /// makes all its attempts for each.
     pub null_tries: u8,
-    /// How long one of them may take.
+    /// Maximum duration of one of these null frames.
     pub null_wait: Duration,
-    /// How long a step of joining or a poll may stay without an answer.
+    /// Timeout of an association step or of a poll.
     pub answer_wait: Duration,
-    /// Packets that wait for one network.
+    /// Maximum number of packets that wait for one network.
     pub queue: usize,
-    /// Data frames handed to the radio at once. Few: what the radio holds has to be taken back at
-    /// the end of a slot.
+    /// Maximum number of data frames in the radio. Small, because the radio must return them at the
+    /// end of a slot.
     pub window: usize,
 }
 
@@ -99,89 +100,90 @@ impl Default for Config {
     }
 }
 
-/// How an access point learns that a radio is back.
+/// Method by which an access point is notified that a radio is back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// The radio asks for the packets one by one, then ends power save.
+    /// The radio requests the packets one by one, then ends power save.
     PsPoll,
     /// A null frame ends power save; the access point sends everything.
     Null,
 }
 
-/// What the radio has to do, or its owner should know.
+/// Action for the radio, or notification of the owner.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<P> {
-    /// Take back what waits for this station and hand it to [`SlotSchedule::handle_returned`].
+    /// Take back the waiting frames for this station and pass them to
+    /// [`SlotSchedule::handle_returned`].
     Recall(StationId),
-    /// Tune to a channel; the radio is away for `takes`. Then take back what still waits for
-    /// `leaving`.
+    /// Tune to a channel; the radio is unavailable for `takes`. Then take back the waiting frames
+    /// for `leaving`.
     Tune {
-        /// Where.
+        /// Channel to tune to.
         channel: u16,
-        /// How long it takes.
+        /// Duration of the switch.
         takes: Duration,
-        /// Whose slot has ended.
+        /// Station whose slot has ended.
         leaving: Option<StationId>,
     },
-    /// A packet came from a network.
+    /// A packet arrived from a network.
     Received {
-        /// Which.
+        /// Network of the packet.
         network: NetworkId,
-        /// What.
+        /// Packet to deliver.
         packet: P,
     },
-    /// The radio serves another network, after `took` of switching.
+    /// The radio serves another network; the switch took `took`.
     Switched {
-        /// Which.
+        /// Network that became active.
         to: NetworkId,
-        /// From the end of the last slot until now.
+        /// Time from the end of the last slot until now.
         took: Duration,
     },
-    /// A network was joined.
+    /// A network has been joined.
     Associated(NetworkId),
-    /// A network threw the radio out.
+    /// A network deauthenticated the radio.
     Deauthenticated(NetworkId),
-    /// An access point that is not among the networks was heard.
+    /// A frame arrived from an access point that is not among the networks.
     Found {
-        /// Its name.
+        /// Name of the network.
         name: u32,
-        /// Which it is.
+        /// Station id of the access point.
         peer: StationId,
-        /// Where.
+        /// Channel of the access point.
         channel: u16,
     },
 }
 
-/// Why a timer is set.
+/// Reason of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The slot is over.
+    /// End of the slot.
     SlotEnds,
-    /// A null frame should have been answered.
+    /// Timeout of a null frame.
     NullAnswer,
-    /// The radio is tuned.
+    /// End of retuning.
     Tuned,
-    /// A step of joining, or a poll, should have been answered.
+    /// Timeout of an association step, or of a poll.
     Answer,
 }
 
-/// What was done with packets, and what was lost.
+/// Counters of transferred and lost packets.
 ///
-/// Invariant: of the packets taken in, each is delivered, waits, is with the radio, or is counted
-/// in one of the others.
+/// Invariant: each accepted packet is delivered, waits, is in the radio, or is counted as given up
+/// or abandoned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Taken in.
+    /// Accepted for sending.
     pub accepted: u64,
     /// Acknowledged on the air.
     pub delivered: u64,
     /// Given up by the radio.
     pub given_up: u64,
-    /// Thrown away with the network that they waited for.
+    /// Dropped when their network was removed.
     pub abandoned: u64,
-    /// Refused: the network's queue was full.
+    /// Rejected because the network's queue was full.
     pub overflowed: u64,
-    /// Refused: no network could take the flow.
+    /// Rejected because no network could take the flow.
     pub unroutable: u64,
     /// Packets received.
     pub received: u64,
@@ -195,7 +197,7 @@ pub struct Counters {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// There is no network.
+    /// No network.
     Idle,
     Active,
     Leaving {
@@ -207,11 +209,11 @@ enum Phase {
     },
 }
 
-/// The machine: owns the networks and decides what the radio does.
+/// Machine that owns the networks and controls the radio.
 ///
-/// Drive it: mutators and `handle_*`; then [`Self::poll_event`] until it is empty,
-/// [`Self::poll_transmit`] until it is empty, and sleep until [`Self::poll_timeout`]. Frames go to
-/// the radio at once and in order.
+/// Call mutators and `handle_*`; then [`Self::poll_event`] and [`Self::poll_transmit`] until they
+/// are empty; then sleep until [`Self::poll_timeout`]. Pass frames to the radio at once and in
+/// order.
 ///
 /// Cost: O(log n) a packet in flows and networks; memory bounded by [`Config::queue`] packets a
 /// network.
@@ -237,7 +239,7 @@ pub struct SlotSchedule<P> {
 }
 
 impl<P: Copy> SlotSchedule<P> {
-    /// A radio without networks, tuned to `channel`.
+    /// Creates a machine without networks on a radio that is tuned to `channel`.
     #[must_use]
     pub fn new(config: Config, channel: u16, now: Instant) -> Self {
         Self {
@@ -261,38 +263,38 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// A network.
+    /// Returns a network.
     #[must_use]
     pub fn network(&self, id: NetworkId) -> Option<&VirtualNetwork<P>> {
         self.networks.get(&id)
     }
 
-    /// A network, to teach it neighbours.
+    /// Returns a network for modification, such as adding neighbours.
     pub fn network_mut(&mut self, id: NetworkId) -> Option<&mut VirtualNetwork<P>> {
         self.networks.get_mut(&id)
     }
 
-    /// All networks in the order of their slots.
+    /// Returns all networks in order of their slots.
     #[must_use]
     pub fn rotation(&self) -> &[NetworkId] {
         &self.rotation
     }
 
-    /// The network that the radio is tuned to and may use now.
+    /// Returns the network that the radio is tuned to and may use now.
     #[must_use]
     pub fn active(&self) -> Option<NetworkId> {
         self.current.filter(|_| self.phase == Phase::Active)
     }
 
-    /// What was done so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Packets that wait here or are with the radio.
+    /// Returns the number of packets that wait or are in the radio.
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub fn pending(&self) -> usize {
         self.in_radio + self.networks.values().map(VirtualNetwork::queued).sum::<usize>()
     }
 
@@ -309,7 +311,7 @@ impl<P: Copy> SlotSchedule<P> {
         id
     }
 
-    /// Forgets a network and what waits for it. When it is active, the radio goes on to the next
+    /// Removes a network and its waiting packets. If it is active, the radio switches to the next
     /// one first.
     pub fn remove(&mut self, id: NetworkId, now: Instant) {
         let Some(network) = self.networks.remove(&id) else {
@@ -340,7 +342,7 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// Changes a network's share. An active one's slot changes with it.
+    /// Changes a network's weight. The slot of an active network changes at once.
     pub fn set_weight(&mut self, id: NetworkId, weight: u32, now: Instant) {
         if let Some(network) = self.networks.get_mut(&id) {
             network.config.weight = weight.max(1);
@@ -350,21 +352,21 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// Changes what the radio needs for another channel, and for another network on the same one.
+    /// Changes the time to switch to another channel, and to another network on the same channel.
     pub fn set_switch(&mut self, retune: Duration, reconfigure: Duration) {
         self.config.retune = retune;
         self.config.reconfigure = reconfigure;
     }
 
-    /// Gives a network its addresses; from then on flows may use it.
+    /// Sets the addresses of a network; from then on flows may use it.
     pub fn set_ip(&mut self, id: NetworkId, ip: Option<IpConfig>) {
         if let Some(network) = self.networks.get_mut(&id) {
             network.config.ip = ip;
         }
     }
 
-    /// Says that the station of a [`Mode::Relayed`] network has joined, with which association id,
-    /// or that it has not any more.
+    /// Sets the association of the station of a [`Mode::Relayed`] network: its association id, or
+    /// `None` while not associated.
     pub fn set_association(&mut self, id: NetworkId, aid: Option<u8>) {
         let Some(network) = self.networks.get_mut(&id) else {
             return;
@@ -379,7 +381,7 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// Remembers the quality of a network as probed. Units: bit/s.
+    /// Adds a probe's result to the smoothed quality of a network. Units: bit/s.
     pub fn set_quality(&mut self, id: NetworkId, bps: f64) {
         if let Some(network) = self.networks.get_mut(&id) {
             let before = network.quality.unwrap_or(bps);
@@ -398,8 +400,8 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// Forgets a network that has gone and makes `next` active at once, without a word to the one
-    /// that would not hear it.
+    /// Removes an unreachable network and makes `next` active at once, without notifying the old
+    /// access point.
     pub fn replace(&mut self, gone: NetworkId, next: NetworkId, now: Instant) {
         let is_served = self.current == Some(gone);
         self.urgent_next = Some(next);
@@ -410,28 +412,28 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// An application's own choice for a flow that has not begun.
+    /// Sets the network for a flow that has not begun, as its application requested.
     pub fn prefer(&mut self, flow: u64, network: NetworkId) {
         self.preferences.insert(flow, network);
     }
 
-    /// The network of a flow.
+    /// Returns the network of a flow.
     #[must_use]
     pub fn network_of(&self, flow: u64) -> Option<NetworkId> {
         self.flows.get(&flow).copied()
     }
 
-    /// Forgets a flow that has ended.
+    /// Removes a flow that has ended.
     pub fn forget(&mut self, flow: u64) {
         self.flows.remove(&flow);
         self.preferences.remove(&flow);
     }
 
-    /// Takes in an IP packet of `len` bytes of a flow. A new flow is given to the network of its
-    /// choice, or to the one that is active.
+    /// Accepts an IP packet of `len` bytes of a flow. A new flow is assigned to its preferred
+    /// network, or to the active one.
     ///
     /// # Errors
-    /// No network can take the flow, or its queue is full: the packet comes back, counted.
+    /// Returns the packet, and counts it, if no network can take the flow or its queue is full.
     pub fn handle_packet(&mut self, flow: u64, packet: P, len: u32) -> Result<NetworkId, P> {
         let Some(id) = self.assign(flow) else {
             self.counters.unroutable += 1;
@@ -440,7 +442,7 @@ impl<P: Copy> SlotSchedule<P> {
         self.enqueue(id, packet, len).map(|()| id)
     }
 
-    /// Takes in a packet for a network that flows may not use yet, such as a request for its
+    /// Accepts a packet for a network that flows may not use yet, such as a request for its
     /// addresses.
     ///
     /// # Errors
@@ -476,7 +478,7 @@ impl<P: Copy> SlotSchedule<P> {
         Some(id)
     }
 
-    /// When something is due, and what.
+    /// Returns the next deadline, and its reason.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         match self.phase {
@@ -492,7 +494,7 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// Lets time pass.
+    /// Executes the timer that is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((at, reason)) = self.poll_timeout() {
             if at > now {
@@ -512,7 +514,7 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// The next frame for the radio. Every one is for the network that it is tuned to.
+    /// Returns the next frame for the radio, always for the network that it is tuned to.
     pub fn poll_transmit(&mut self) -> Option<Outgoing<Frame<P>>> {
         if let Some(frame) = self.outgoing.pop_front() {
             return Some(frame);
@@ -538,7 +540,7 @@ impl<P: Copy> SlotSchedule<P> {
         })
     }
 
-    /// The next thing to do or to know.
+    /// Returns the next action or notification.
     pub fn poll_event(&mut self) -> Option<Event<P>> {
         self.events.pop_front()
     }
@@ -569,5 +571,6 @@ impl<P: Copy> SlotSchedule<P> {
     }
 }
 
-/// The weight of a new probe.
+/// Weight of a new probe. Source: our choice; probes are rare, so half of a change counts at once,
+/// and a wrong probe is forgotten after a few.
 const QUALITY_GAIN: f64 = 0.5;

@@ -1,69 +1,70 @@
-//! One network among those that share a radio: what is configured, what is known of it, and what
-//! waits for it.
+//! State of one network that shares a radio: its configuration, its measurements, and its waiting
+//! packets.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use hawser_units::Instant;
 use hawser_wire::air::StationId;
 
-/// Names a virtual network of one radio. Never used twice.
+/// Identifier of a virtual network of one radio. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetworkId(pub u16);
 
-/// What kind of network it is.
+/// Kind of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// An access point, which keeps packets while the radio is away.
+    /// Access point, which buffers packets while the radio is away.
     Infrastructure,
-    /// An access point that another station joins through this radio, the kernel's with its keys
-    /// for one: in its slot all that it sends passes. [`SlotSchedule::set_association`] says when
-    /// it has joined; from then on the access point is told when the radio is away.
+    /// Access point that another station joins through this radio, e.g. the kernel's station with
+    /// its keys: all frames of that station pass in the network's slot.
+    /// [`SlotSchedule::set_association`] reports when it has joined; from then on the access point
+    /// is notified when the radio is away.
     ///
     /// [`SlotSchedule::set_association`]: super::SlotSchedule::set_association
     Relayed,
-    /// A neighbour, which does not.
+    /// Neighbour in ad hoc mode, which buffers nothing.
     AdHoc,
-    /// None: the slot listens for access points, on another channel each time.
+    /// No network: the slot listens for access points, on another channel each time.
     Scan {
         /// The channels, in turn.
         channels: Vec<u16>,
-        /// Whether it asks who is there instead of only listening.
+        /// Marks active scanning with probe requests instead of only listening.
         active: bool,
     },
 }
 
-/// What is needed at the network layer before a flow may use a network.
+/// Network layer parameters that are needed before a flow may use a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpConfig {
-    /// The radio's own address there.
+    /// Address of the radio in this network.
     pub address: u32,
-    /// Bits of the network's part.
+    /// Prefix length.
     pub prefix: u8,
-    /// Who leads out.
+    /// Default gateway.
     pub gateway: u32,
-    /// Who resolves names.
+    /// Resolvers.
     pub dns: Vec<u32>,
 }
 
-/// A network to be added.
+/// Configuration of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkConfig {
-    /// Its name (SSID), as a number.
+    /// Name of the network (SSID), as a number.
     pub name: u32,
-    /// The access point (BSSID) or neighbour.
+    /// Access point (BSSID) or neighbour.
     pub peer: StationId,
-    /// Where it is.
+    /// Channel of the network.
     pub channel: u16,
-    /// What it is.
+    /// Kind of the network.
     pub mode: Mode,
-    /// Its slot, in multiples of the default slot.
+    /// Weight of its slot, in multiples of the default slot.
     pub weight: u32,
-    /// Its addresses, when they are known already.
+    /// Addresses, if they are known already.
     pub ip: Option<IpConfig>,
 }
 
 impl NetworkConfig {
-    /// An access point with the default slot and no addresses yet.
+    /// Creates an access point with the default slot and no addresses yet.
     #[must_use]
     pub fn access_point(name: u32, peer: StationId, channel: u16) -> Self {
         Self {
@@ -76,7 +77,7 @@ impl NetworkConfig {
         }
     }
 
-    /// An access point that another station joins.
+    /// Creates an access point that another station joins.
     #[must_use]
     pub fn relayed(name: u32, peer: StationId, channel: u16) -> Self {
         Self {
@@ -85,7 +86,7 @@ impl NetworkConfig {
         }
     }
 
-    /// A neighbour in ad hoc mode.
+    /// Creates a neighbour in ad hoc mode.
     #[must_use]
     pub fn ad_hoc(peer: StationId, channel: u16) -> Self {
         Self {
@@ -94,7 +95,7 @@ impl NetworkConfig {
         }
     }
 
-    /// A slot that listens on these channels in turn.
+    /// Creates a slot that listens on these channels in turn.
     ///
     /// # Panics
     /// Without a channel.
@@ -107,38 +108,38 @@ impl NetworkConfig {
         }
     }
 
-    /// The same with a weight.
+    /// Sets the weight.
     #[must_use]
     pub fn weight(self, weight: u32) -> Self {
         Self { weight, ..self }
     }
 
-    /// The same with addresses.
+    /// Sets the addresses.
     #[must_use]
     pub fn ip(self, ip: IpConfig) -> Self {
         Self { ip: Some(ip), ..self }
     }
 }
 
-/// Where a network stands.
+/// State of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not associated.
+    /// No association.
     Out,
-    /// The first step of joining has been sent.
+    /// Authentication request sent.
     Authenticating,
-    /// The second one.
+    /// Association request sent.
     Associating,
-    /// Associated; the access point keeps packets.
+    /// Associated; the access point buffers packets.
     Asleep,
-    /// The access point is being told that the radio is back.
+    /// The access point is being notified that the radio is back.
     Waking,
-    /// Packets may pass. Ad hoc networks, scanning slots and relayed networks that are not joined
-    /// are always in this state.
+    /// Packets may pass. Ad hoc networks, scanning slots, and relayed networks without an
+    /// association are always in this state.
     Awake,
 }
 
-/// A virtual network.
+/// Virtual network.
 ///
 /// Source: Juggler section 3: type, SSID, MAC address, frequency, addresses, outbound queue, ARP
 /// cache, share of the radio.
@@ -149,11 +150,11 @@ pub struct VirtualNetwork<P> {
     pub(super) aid: Option<u8>,
     pub(super) queue: VecDeque<(P, u32)>,
     pub(super) neighbours: BTreeMap<u32, u64>,
-    /// When a step that got no answer is tried again.
+    /// Time to repeat an unanswered step.
     pub(super) retry_at: Option<Instant>,
-    /// Of a scanning slot: which channel is next.
+    /// Next channel of a scanning slot.
     pub(super) next_channel: usize,
-    /// Smoothed quality as reported. Units: bit/s.
+    /// Smoothed quality from probes. Units: bit/s.
     pub(super) quality: Option<f64>,
 }
 
@@ -175,50 +176,51 @@ impl<P> VirtualNetwork<P> {
         }
     }
 
-    /// What was configured, as it is now.
+    /// Returns the present configuration.
     #[must_use]
     pub fn config(&self) -> &NetworkConfig {
         &self.config
     }
 
-    /// Where it stands.
+    /// Returns the state.
     #[must_use]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Its association id.
+    /// Returns the association id.
     #[must_use]
     pub fn aid(&self) -> Option<u8> {
         self.aid
     }
 
-    /// Packets that wait for it.
+    /// Returns the number of waiting packets.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// Its quality as probed. Units: bit/s.
+    /// Returns the probed quality. Units: bit/s.
     #[must_use]
     pub fn quality(&self) -> Option<f64> {
         self.quality
     }
 
-    /// Remembers which hardware address has an IP address there.
+    /// Stores the hardware address of an IP address in this network.
     ///
-    /// Kept by network: two networks may use the same private addresses for different machines.
+    /// Each network has its own table: two networks may use the same private addresses for
+    /// different machines.
     /// Source: Juggler section 3.2.
     pub fn learn_neighbour(&mut self, address: u32, hardware: u64) {
         self.neighbours.insert(address, hardware);
     }
 
-    /// The hardware address to send to for a destination: its own within the subnet, otherwise the
-    /// gateway's. `None`: ask for the address in `Err` first.
+    /// Returns the hardware address of the next hop: the destination's within the subnet, otherwise
+    /// the gateway's.
     ///
     /// # Errors
-    /// The IP address whose hardware address is not known; the network's own gateway or the
-    /// destination.
+    /// The IP address whose hardware address is unknown (the destination or the gateway), to be
+    /// resolved first; `None` if the network has no addresses yet.
     pub fn next_hop(&self, destination: u32) -> Result<u64, Option<u32>> {
         let ip = self.config.ip.as_ref().ok_or(None)?;
         let mask = u32::MAX.checked_shl(32 - u32::from(ip.prefix)).unwrap_or(0);
@@ -227,7 +229,7 @@ impl<P> VirtualNetwork<P> {
         self.neighbours.get(&hop).copied().ok_or(Some(hop))
     }
 
-    /// Whether flows may be given to it.
+    /// Returns whether flows may use the network.
     pub(super) fn takes_flows(&self) -> bool {
         !self.is_scan() && self.config.ip.is_some()
     }
@@ -240,7 +242,7 @@ impl<P> VirtualNetwork<P> {
         self.config.mode == Mode::Infrastructure
     }
 
-    /// Whether there is an access point that has to know when the radio is away.
+    /// Returns whether an access point has to be notified when the radio is away.
     pub(super) fn keeps_packets(&self) -> bool {
         self.is_infrastructure() || (self.config.mode == Mode::Relayed && self.aid.is_some())
     }

@@ -2,15 +2,15 @@
 //! duplicates.
 //!
 //! A receiver acknowledges each attempt that it can read, and discards a retry whose number it has
-//! read before. The kernel numbers no frame that is injected on a monitor interface, so a station
-//! in user space numbers its frames itself. Without numbers, each frame whose first attempt is lost
-//! would be acknowledged and then discarded.
+//! already read. The kernel does not number frames that are injected on a monitor interface, so a
+//! station in user space numbers its frames itself. Without numbers, each frame whose first attempt
+//! is lost would be acknowledged and then discarded.
 //!
 //! Source: IEEE 802.11-2020 sections 10.3.2.14.2 (number spaces) and 10.3.2.14.3 (receiver).
-//! Limitations: a fragment has the number of the frame before it; group-addressed frames are never
-//! retried, so no receiver remembers them.
+//! Limitations: a fragment gets the number of the frame before it; group-addressed frames are never
+//! retried, so no receiver stores them.
 
-/// Numbers what a station sends to one access point.
+/// Sequence numbers of the frames from a station to one access point.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceNumbers {
     /// The next number of each [`space`].
@@ -19,8 +19,8 @@ pub struct SequenceNumbers {
 
 impl SequenceNumbers {
     /// Writes the next sequence number of its space into a frame, and clears its retry bit: the
-    /// card sets that bit itself on each attempt after the first. Leaves control frames and null
-    /// frames with quality of service as they are: those need no number.
+    /// card sets that bit on each attempt after the first. Control frames and QoS null frames need
+    /// no number and stay unchanged.
     pub fn assign(&mut self, frame: &mut [u8]) {
         let Some(space) = space(frame) else { return };
         let Some(control) = control_of(frame) else { return };
@@ -38,14 +38,14 @@ impl SequenceNumbers {
     }
 }
 
-/// The latest frame of each number space that an access point has sent to a station.
+/// Latest frame of each number space from an access point to a station.
 #[derive(Clone, Debug, Default)]
 pub struct Duplicates {
     last: [Option<u16>; SPACES],
 }
 
 impl Duplicates {
-    /// Remembers a frame; returns whether it is a retry of the frame that its space remembers.
+    /// Stores a frame; returns whether it is a retry of the stored frame of its space.
     pub fn handle_frame(&mut self, frame: &[u8]) -> bool {
         let is_for_all = frame.get(4).is_some_and(|first| first & 1 != 0);
         let (Some(space), Some(control), false) = (space(frame), control_of(frame), is_for_all) else {
@@ -87,21 +87,23 @@ fn control_of(frame: &[u8]) -> Option<u16> {
 // Source: IEEE 802.11-2020 section 9.2.4.
 /// Position of the sequence control field. Units: bytes.
 const CONTROL: usize = 22;
-/// Bits of the sequence control field that number the fragment.
+/// Bits of the sequence control field that number the fragment. Source: IEEE 802.11-2020 section
+/// 9.2.4.4.
 const FRAGMENT: u16 = 0xf;
-/// Sequence numbers are 12 bits.
+/// Number of sequence numbers, which have 12 bits. Source: IEEE 802.11-2020 section 9.2.4.4.
 const MODULUS: u16 = 1 << 12;
-/// Sixteen traffic identifiers, and the baseline.
+/// Number of spaces: sixteen traffic identifiers, and the baseline. Source: IEEE 802.11-2020
+/// section 10.3.2.14.2.
 const SPACES: usize = 17;
 const BASELINE: usize = 16;
 // First byte of frame control: type, and of the subtypes of data the bits for quality of service
-// and for the absence of a packet.
+// and for the absence of a packet. Source: IEEE 802.11-2020 section 9.2.4.1.3.
 const TYPE: u8 = 0x0c;
 const MANAGEMENT: u8 = 0x00;
 const DATA: u8 = 0x08;
 const QUALITY: u8 = 0x80;
 const NULL: u8 = 0x40;
-// Second byte: to and from the distribution system, retry.
+// Second byte: to and from the distribution system, retry. Source: IEEE 802.11-2020, 9.2.4.1.
 const FOUR_ADDRESSES: u8 = 0x03;
 const RETRY: u8 = 0x08;
 
@@ -133,7 +135,7 @@ mod tests {
             assert_eq!(frame[1] & RETRY, u8::from(kind & 0xc == 4) * RETRY);
             number(&frame)
         };
-        // Management, data, and null frames without quality of service count together.
+        // Management, data, and non-QoS null frames share a space.
         assert_eq!([next(0xb0, 0), next(0x08, 0), next(0x48, 0)], [0, 1, 2]);
         assert_eq!([next(0x88, 0), next(0x88, 5), next(0x88, 0)], [0, 0, 1]);
         assert_eq!([next(0xa4, 0), next(0x08, 0)], [0, 3]);
@@ -179,7 +181,7 @@ mod tests {
         }
     }
 
-    /// The air between the two: a third of the station's attempts are lost.
+    /// Medium between the two that loses a third of the station's attempts.
     fn lossy_air() -> FrameMedium {
         let config = MediumConfig {
             station: StationConfig::fixed(Standard::G, 0, PhyRate::Ofdm(24)),
@@ -231,7 +233,7 @@ mod tests {
                         if !duplicates.handle_frame(&bytes) {
                             arrived.push(u16::from_be_bytes([bytes[32], bytes[33]]));
                         }
-                        // A lost acknowledgement: the medium itself discards what follows.
+                        // A lost acknowledgement; the medium itself discards the retries.
                         bytes[1] |= RETRY;
                         assert!(duplicates.handle_frame(&bytes), "a packet arrives twice");
                     }

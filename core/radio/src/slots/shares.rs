@@ -1,52 +1,57 @@
-//! How long a radio serves each of its networks, from what each of them carried.
+//! Durations of a radio's slots for its networks, from the throughput of each network.
 //!
-//! Each network has the time that empties what comes for it in a cycle, with some room to grow. One
-//! that fills its slot to the end could use more: all such share what the others leave. Where
-//! nobody fills a slot, all slots are longer in the same proportion: an access point keeps what
-//! comes while the radio is away, so a fast network has to be left for a shorter time.
+//! Each network gets the time that transfers the packets arriving for it in a cycle, with some room
+//! to grow. A network that fills its slot to the end could use more: all such networks share the
+//! rest of the cycle. If no network fills its slot, all slots grow in proportion: an access point
+//! buffers packets while the radio is away, so the radio has to leave a fast network for a shorter
+//! time.
 //!
 //! ```text
-//!   need of a network    n = carried in the cycle / rate while it is busy
+//!   need of a network    n = bytes of the cycle / rate while busy
 //!   wants                w = max(n (1 + room) + guard, floor); everything when its slot was full
 //!   slots                w cycle / (sum of w)          where the sum is within the cycle
 //!                        max(min(w, L), floor)         otherwise, L such that they fill the cycle
 //! ```
 //!
-//! It starts with equal slots, which it keeps while nobody carries anything. The rate while busy is
-//! that of the fastest run of frames in a slot, smoothed: the access point hands over what it has
-//! kept without a pause. A run that is slower than any busy radio tells nothing. It fails softly: a
-//! wrong rate makes a slot too long, or makes it full, which is then seen and gives it more.
+//! It starts with equal slots, which remain while no network has traffic. The rate while busy is
+//! that of the fastest run of frames in a slot, smoothed: the access point sends its buffered
+//! frames without a pause. A run that is slower than any busy radio is ignored. It fails softly: a
+//! wrong rate makes a slot too long, or too short and therefore full, which is detected and extends
+//! the slot.
 //!
-//! Where one network alone carries more than all in turn, the others have the shortest slot of a
-//! longer round ([`Choice`]), which keeps them joined and measured.
+//! If one network alone transfers more than all in turn, the others get the shortest slot of a
+//! longer round ([`Choice`]), so that they stay associated and measured.
 //!
-//! Neither equal slots nor All-APs' eq. 6 do that (docs/notebook/slots.md). Does not model: how
-//! many packets an access point keeps (some 64), which bounds the cycle.
+//! Neither equal slots nor All-APs' eq. 6 have these properties (docs/notebook/slots.md). Does not
+//! model: the buffer size of an access point (about 64 packets), which bounds the cycle.
 //!
 //! Cost: O(networks^2) once a cycle, O(1) a frame.
 
 use hawser_units::{Duration, Instant};
 
-use super::alone::{Brought, Choice, Way};
+use super::alone::{Brought, Choice, Mode};
 
-/// How slots are made.
+/// Parameters of the slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharesConfig {
-    /// All slots together.
+    /// Sum of all slots.
     pub cycle: Duration,
-    /// The shortest slot, the switch to it included.
+    /// Minimum slot, the switch to it included.
     ///
     /// Source: All-APs section 7 (10 ms).
     pub floor: Duration,
-    /// How much more than its need a network gets, so that it can show that it could use more.
+    /// Relative excess of a slot over the network's need, which reveals that the network could use
+    /// more.
     pub room: f64,
-    /// A slot is full from this part of it on that the network was busy.
+    /// Share of a slot for which the network must be busy for the slot to count as full.
     pub full: f64,
-    /// How often the others are visited while one network is served alone; at least a cycle.
+    /// Interval between visits to the other networks while one network is served alone; at least a
+    /// cycle.
     ///
     /// Source: docs/notebook/slots.md.
     pub round: Duration,
-    /// Whether one network may be served nearly alone: what is bound to another waits meanwhile.
+    /// Set if one network may be served almost alone; flows that are bound to another network then
+    /// wait.
     pub may_serve_one: bool,
 }
 
@@ -63,43 +68,44 @@ impl Default for SharesConfig {
     }
 }
 
-/// The machine: slots of some networks, by their places.
+/// Slots of some networks, by their index.
 #[derive(Clone, Debug)]
 pub struct Shares {
     config: SharesConfig,
     networks: Vec<Share>,
-    /// Who is served, and since when.
+    /// Network that is served, and the begin of its slot.
     served: Option<(usize, Instant)>,
     choice: Choice,
-    /// When the last cycle ended.
+    /// End of the last cycle.
     ended: Option<Instant>,
 }
 
-/// What is known of one network.
+/// State of one network.
 #[derive(Clone, Debug)]
 struct Share {
     slot: Duration,
-    /// Carried since the last cycle ended. Units: bytes.
+    /// Transferred bytes since the last cycle ended.
     carried: u64,
-    /// In which time. Units: without switches.
+    /// Time of that transfer. Units: without switches.
     time: Duration,
-    /// Something waited at the end of a slot.
+    /// Set if packets waited at the end of the slot.
     has_left: bool,
-    /// The latest frames of the present slot: when each came, and the bytes up to it.
+    /// Latest frames of the present slot: time of each, and the bytes up to it.
     run: [(Instant, u64); RUN],
     frames: usize,
-    /// The fastest run of the present slot, and smoothed over slots. Units: bytes/s.
+    /// Rate of the fastest run in the present slot, and its smoothed value over slots. Units:
+    /// bytes/s.
     fastest: f64,
     rate: Option<f64>,
-    /// When the last quarter of the present slot begins, and what it has carried. Units: bytes.
+    /// Begin of the last quarter of the present slot, and its transfer. Units: bytes.
     ending: (Instant, u64),
-    /// What the last quarters of slots carried since the last cycle ended. Units: bytes. And in
-    /// which time.
+    /// Transfer in the last quarters of slots since the last cycle ended, and its time. Units:
+    /// bytes.
     at_end: (u64, Option<Duration>),
 }
 
 impl Shares {
-    /// Equal slots for so many networks.
+    /// Creates equal slots for this many networks.
     #[must_use]
     pub fn new(config: SharesConfig, networks: usize) -> Self {
         let even = config.cycle / u32::try_from(networks.max(1)).unwrap_or(u32::MAX);
@@ -124,8 +130,8 @@ impl Shares {
         }
     }
 
-    /// The radio serves this network from now on. `has_left`: something still waits for the one
-    /// that was served until now.
+    /// Handles the begin of a network's slot. `has_left`: packets still wait for the network served
+    /// before.
     pub fn handle_switched(&mut self, place: usize, has_left: bool, now: Instant) {
         self.handle_left(has_left, now);
         if let Some(share) = self.networks.get_mut(place) {
@@ -135,13 +141,13 @@ impl Shares {
         }
     }
 
-    /// Who is served.
+    /// Returns the network that is served.
     #[must_use]
     pub fn served(&self) -> Option<usize> {
         self.served.map(|(place, _)| place)
     }
 
-    /// The radio leaves the network that it serves.
+    /// Handles the end of the present slot.
     pub fn handle_left(&mut self, has_left: bool, now: Instant) {
         let Some((place, since)) = self.served.take() else {
             return;
@@ -160,8 +166,8 @@ impl Shares {
         }
     }
 
-    /// A frame of that many bytes was received from a network, or acknowledged by it.
-    pub fn handle_carried(&mut self, place: usize, bytes: u32, now: Instant) {
+    /// Handles a frame of `bytes` that was received from a network, or acknowledged by it.
+    pub fn handle_transferred(&mut self, place: usize, bytes: u32, now: Instant) {
         let Some(share) = self.networks.get_mut(place) else {
             return;
         };
@@ -181,31 +187,31 @@ impl Shares {
         share.frames += 1;
     }
 
-    /// The slots from now on, once a cycle.
+    /// Returns the slots for the next cycle; to be called once a cycle.
     pub fn next_cycle(&mut self, now: Instant) -> Vec<Duration> {
-        // The slot that goes on now counts in both cycles.
+        // The present slot counts in both cycles.
         if let Some((place, since)) = self.served {
             self.networks[place].time += now.since(since);
             self.served = Some((place, now));
         }
         let wants: Vec<f64> = self.networks.iter().map(|share| self.wants(share)).collect();
         self.choose(now);
-        let slots = match self.choice.way() {
-            Way::InTurn => self.config.divide(&wants),
-            Way::Trial(place) => self.config.favour(place, wants.len(), self.config.cycle),
-            Way::Alone(place) => self.config.favour(place, wants.len(), self.config.round()),
+        let slots = match self.choice.mode() {
+            Mode::InTurn => self.config.divide(&wants),
+            Mode::Trial(place) => self.config.favour(place, wants.len(), self.config.cycle),
+            Mode::Alone(place) => self.config.favour(place, wants.len(), self.config.round()),
         };
         for (share, slot) in self.networks.iter_mut().zip(&slots) {
             share.slot = *slot;
             (share.carried, share.time, share.has_left) = (0, Duration::ZERO, false);
             share.at_end = (0, None);
-            // What lies in the run counts from the last cycle's beginning.
+            // The byte counts of a run start at the begin of a cycle.
             share.frames = 0;
         }
         slots
     }
 
-    /// Takes what the cycle brought for the choice between all networks and one of them.
+    /// Passes the cycle's measurements to the choice between all networks and one of them.
     fn choose(&mut self, now: Instant) {
         let ended = self.ended.replace(now);
         let time = ended.map_or(0.0, |ended| now.since(ended).as_secs_f64());
@@ -227,10 +233,10 @@ impl Shares {
         self.choice.handle_cycle(&brought, visits, now);
     }
 
-    /// What a network could use. Units: s.
+    /// Returns the time that a network could use. Units: s.
     fn wants(&self, share: &Share) -> f64 {
         let Some(rate) = share.rate else {
-            // Too little to measure a rate by.
+            // Too few frames to measure a rate.
             return if share.has_left { f64::INFINITY } else { 0.0 };
         };
         let need = share.carried as f64 / rate;
@@ -248,7 +254,7 @@ impl SharesConfig {
         self.round.max(self.cycle)
     }
 
-    /// The shortest slots for all but one, which has what is left of so much time.
+    /// Returns the shortest slot for all networks but one, which gets the rest of `time`.
     fn favour(&self, place: usize, networks: usize, time: Duration) -> Vec<Duration> {
         let mut slots = vec![self.floor; networks];
         let others = self.floor * u32::try_from(networks.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -256,7 +262,7 @@ impl SharesConfig {
         slots
     }
 
-    /// Divides a cycle among networks that could use so much of it each. Units: s.
+    /// Divides a cycle among networks that could use `wants` each. Units: s.
     fn divide(&self, wants: &[f64]) -> Vec<Duration> {
         let (cycle, floor) = (self.cycle.as_secs_f64(), self.floor.as_secs_f64());
         if floor * wants.len() as f64 >= cycle {
@@ -283,18 +289,22 @@ impl SharesConfig {
     }
 }
 
-/// Frames of a run: long enough to pass over a random wait for the air (0 to 15 slots of 9 us,
-/// beside 250 us of a frame at 54 Mbit/s), short enough for the shortest slot.
+/// Number of frames in a run. Source: the mean of eight random backoffs (0 to 15 slots of 9 us)
+/// deviates by 15 us, compared with 250 us of a frame at 54 Mbit/s, and eight frames fit into the
+/// shortest slot.
 const RUN: usize = 8;
-/// What a busy radio carries at least: half of 1 Mbit/s, the lowest rate of IEEE 802.11 (the rest
-/// goes to headers and waits). Slower runs are those of a network with little to carry, such as
-/// pings, and tell nothing of its rate. Units: bytes/s.
+/// Minimum throughput of a busy radio: half of 1 Mbit/s, the lowest rate of IEEE 802.11 (the rest
+/// is for headers and waits). Slower runs are those of a network with little traffic, such as
+/// pings, and do not measure its rate. Units: bytes/s.
 const SLOWEST: f64 = 62_500.0;
-/// The weight of a new slot's rate.
+/// Weight of a new slot's rate. Source: our choice, that of a smoothed round trip (RFC 6298 section
+/// 2): the last eight slots decide; a larger one follows the variation of single slots.
 const GAIN: f64 = 0.125;
-/// For the switch and the first frame of a network that needs next to nothing. Units: s.
+/// Time for the switch and the first frame of a network that needs almost nothing. Source:
+/// docs/notebook/slots.md, "The rule"; other values were not tried. Units: s.
 const GUARD: f64 = 0.005;
-/// Until the level is exact to a nanosecond.
+/// Iterations until the level is exact to a nanosecond. Source: 2^40 parts of a level of at most
+/// 1,000 s are shorter.
 const HALVINGS: u32 = 40;
 
 #[cfg(test)]
@@ -331,8 +341,8 @@ mod tests {
         assert_eq!(divide(&[inf, 0.15]), [100, 100]);
     }
 
-    /// Two networks in turn, the first of which is always busy at one frame in 0.5 ms and the
-    /// second of which has a frame in 5 ms.
+    /// Two networks in turn: the first is always busy with one frame per 0.5 ms, the second has one
+    /// frame per 5 ms.
     #[test]
     fn measures_who_is_busy() {
         let mut shares = Shares::new(SharesConfig::default(), 2);
@@ -342,13 +352,13 @@ mod tests {
             for (place, slot) in slots.iter().enumerate() {
                 shares.handle_switched(place, false, now);
                 let end = now + *slot;
-                // What was kept for it comes first.
+                // Its buffered frames are sent first.
                 let mut kept = if place == 0 { 1_000 } else { 20 };
                 while now < end {
                     let gap = if kept > 0 { 500 } else { 5_000 };
                     kept -= i32::from(kept > 0);
                     now += Duration::from_micros(gap);
-                    shares.handle_carried(place, 1500, now);
+                    shares.handle_transferred(place, 1500, now);
                 }
             }
             slots = shares.next_cycle(now);
@@ -357,7 +367,7 @@ mod tests {
         assert!((175..=185).contains(&slots[0]), "{slots:?}");
     }
 
-    /// Two networks that carry a small packet each way every 20 ms, after a download over the
+    /// Two networks with a small packet in each direction every 20 ms, after a download over the
     /// first.
     #[test]
     fn who_carries_little_gets_no_more_than_another() {
@@ -372,7 +382,7 @@ mod tests {
                 let (bytes, gap) = if is_download { (1500, 500) } else { (98, 10_000) };
                 while now < end {
                     now += Duration::from_micros(gap);
-                    shares.handle_carried(place, bytes, now);
+                    shares.handle_transferred(place, bytes, now);
                 }
             }
             slots = shares.next_cycle(now);
@@ -407,7 +417,7 @@ mod tests {
                 match kind {
                     0 => shares.handle_switched(place, bytes % 2 == 0, now),
                     1 => shares.handle_left(bytes % 2 == 0, now),
-                    2 => shares.handle_carried(place, bytes, now),
+                    2 => shares.handle_transferred(place, bytes, now),
                     _ => {
                         let sum: f64 = shares.next_cycle(now).iter().map(Duration::as_secs_f64).sum();
                         prop_assert!((sum - 0.2).abs() < 1e-6, "{sum}");

@@ -1,5 +1,5 @@
-//! What happens at the end of a slot and at the beginning of the next: farewell, retuning, joining
-//! or waking.
+//! Transition from one slot to the next: notification of the access point, retuning, association or
+//! waking.
 
 use hawser_units::Instant;
 use hawser_wire::air::{BEACON_LEN, Frame, MANAGEMENT_LEN, NULL_LEN, Outgoing, PS_POLL_LEN, StationId};
@@ -7,7 +7,7 @@ use hawser_wire::air::{BEACON_LEN, Frame, MANAGEMENT_LEN, NULL_LEN, Outgoing, PS
 use super::{Event, Mode, NetworkId, Phase, SlotSchedule, State, Wake};
 
 impl<P: Copy> SlotSchedule<P> {
-    /// The slot is over.
+    /// Ends the slot.
     pub(super) fn leave(&mut self, now: Instant) {
         let Some(id) = self.current else { return };
         if self.rotation.len() == 1 && !self.networks[&id].is_scan() && self.urgent_next.is_none() {
@@ -32,7 +32,7 @@ impl<P: Copy> SlotSchedule<P> {
         self.phase = Phase::Leaving { tries, until };
     }
 
-    /// The access point knows, or does not.
+    /// Handles the result of the null frame that announced the absence.
     pub(super) fn on_goodbye(&mut self, id: NetworkId, tries: u8, acknowledged: bool, now: Instant) {
         if acknowledged {
             self.set_state(id, State::Asleep, None);
@@ -46,7 +46,7 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// On to the next network in turn.
+    /// Continues with the next network in turn.
     pub(super) fn go_on(&mut self, now: Instant) {
         let leaving = self.current.map(|id| self.networks[&id].config.peer);
         let place = self.rotation.iter().position(|id| Some(*id) == self.current);
@@ -93,7 +93,7 @@ impl<P: Copy> SlotSchedule<P> {
         self.phase = Phase::Tuning { until: now + takes };
     }
 
-    /// Slots lie on a grid as long as the radio keeps up with it.
+    /// Begins a slot. Slots are on a grid as long as the radio keeps up with it.
     pub(super) fn begin_slot(&mut self, id: NetworkId, now: Instant) {
         let length = self.config.slot * self.networks[&id].config.weight;
         let ends = self.slot_ends + length;
@@ -103,7 +103,7 @@ impl<P: Copy> SlotSchedule<P> {
         self.slot_ends = if ends > now { ends } else { now + length };
     }
 
-    /// The radio is tuned.
+    /// Handles the end of retuning.
     pub(super) fn arrive(&mut self, id: NetworkId, now: Instant) {
         let took = now.since(self.slot_started);
         self.begin_slot(id, now);
@@ -126,7 +126,7 @@ impl<P: Copy> SlotSchedule<P> {
                 State::Asleep | State::Waking | State::Awake => self.wake(id, now),
             }
         } else {
-            // The station of a relayed network may have left in its absence.
+            // The station of a relayed network may have disassociated in the meantime.
             self.set_state(id, State::Awake, None);
         }
     }
@@ -156,7 +156,7 @@ impl<P: Copy> SlotSchedule<P> {
         self.say(id, Frame::Null { power_save: false }, NULL_LEN);
     }
 
-    /// An answer is overdue.
+    /// Repeats a step whose answer is overdue.
     pub(super) fn try_again(&mut self, id: NetworkId, now: Instant) {
         match self.state(id) {
             State::Authenticating => self.authenticate(id, now),
@@ -169,7 +169,7 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// What was asked for by a PS-Poll came; `more` is kept.
+    /// Handles the packet that a PS-Poll requested; `more` is set while more packets are buffered.
     pub(super) fn on_polled(&mut self, id: NetworkId, more: bool, now: Instant) {
         if !self.is_active(id) || self.state(id) != State::Waking || self.config.wake != Wake::PsPoll {
             return;
@@ -181,7 +181,7 @@ impl<P: Copy> SlotSchedule<P> {
         }
     }
 
-    /// A step of joining was answered.
+    /// Handles the answer to an association step.
     pub(super) fn on_joining(&mut self, id: NetworkId, step: State, now: Instant) {
         if self.state(id) != step || self.current != Some(id) {
             return;

@@ -27,7 +27,7 @@ struct Fixture {
     now: Instant,
     a: NetworkId,
     b: NetworkId,
-    /// What the radio holds, oldest first.
+    /// Frames in the radio, oldest first.
     radio: Vec<Outgoing<Frame<u32>>>,
     tuned: u16,
     returned: u64,
@@ -107,7 +107,7 @@ impl Fixture {
             .handle_returned(peer, taken.into_iter().map(|frame| (frame.body, frame.len)));
     }
 
-    /// The radio is done with its oldest frame.
+    /// The radio completes its oldest frame.
     fn finish(&mut self, acknowledged: bool) -> bool {
         if self.radio.is_empty() {
             return false;
@@ -130,7 +130,7 @@ impl Fixture {
         self.drain();
     }
 
-    /// Acknowledges what it sends; ends a slot if need be.
+    /// Acknowledges all sent frames; ends the slot if necessary.
     fn pass_until_switched(&mut self) -> (NetworkId, Duration) {
         for _ in 0..100 {
             let (due, _) = self.schedule.poll_timeout().unwrap();
@@ -159,7 +159,8 @@ impl Fixture {
     }
 }
 
-/// Tunes the radio as an event asks; whose frames the radio has to give back, if anybody's.
+/// Tunes the radio as an event requests; returns the station whose frames the radio must give back,
+/// if any.
 pub(super) fn recalled<T>(event: &Event<T>, tuned: &mut u16) -> Option<StationId> {
     match event {
         Event::Recall(peer) => Some(*peer),
@@ -337,7 +338,7 @@ fn a_relayed_network_is_put_to_sleep_once_its_station_has_joined() {
     let a = schedule.add(NetworkConfig::relayed(1, A, 1), at(0));
     schedule.add(NetworkConfig::relayed(2, B, 11), at(0));
     let mut now = at(0);
-    // Everything that is sent is acknowledged; what was sent until the slots of both are over.
+    // Acknowledges every sent frame until both slots have ended; returns the sent frames.
     let mut round = |schedule: &mut SlotSchedule<u32>| {
         let (mut sent, end) = (Vec::new(), now + Duration::from_millis(220));
         while now < end {
@@ -360,7 +361,7 @@ fn a_relayed_network_is_put_to_sleep_once_its_station_has_joined() {
         more: false,
         power_save: false,
     };
-    // Before it has joined, what the station sends passes, and nothing else is said.
+    // Before the association, the station's frames pass, and no other frame is sent.
     schedule.handle_packet_on(a, 1, 30).unwrap();
     assert_eq!(round(&mut schedule), [data(1)]);
     schedule.set_association(a, Some(1));
@@ -370,7 +371,7 @@ fn a_relayed_network_is_put_to_sleep_once_its_station_has_joined() {
     let said = round(&mut schedule);
     assert!(said.contains(&data(2)), "{said:?}");
     assert_eq!(schedule.counters().associations, 1);
-    // Gone again, whether it slept then or not.
+    // Associated no longer, whether the station slept or not.
     schedule.set_association(a, None);
     schedule.handle_packet_on(a, 3, 30).unwrap();
     assert!(round(&mut schedule).contains(&data(3)));
@@ -422,7 +423,7 @@ fn addresses_resolve_in_their_own_network_only() {
     assert_eq!(fixture.schedule.network(a).unwrap().next_hop(99), Err(Some(99)));
 }
 
-/// What happens to an active network in each state: (state, frame, state after).
+/// Transitions of an active network: (state, frame, state after).
 #[test]
 fn every_transition() {
     use State::{Associating, Authenticating, Awake, Out, Waking};
@@ -462,8 +463,8 @@ fn every_transition() {
         fixture.frame(peer, frame);
         assert_eq!(fixture.state(id), after, "{state:?} {frame:?}");
     }
-    // The step of joining is taken up where it was when the slot comes back; a state without a slot
-    // changes by deauthentication only.
+    // An association step resumes at the next slot. Outside of a slot only deauthentication changes
+    // the state.
     let mut fixture = Fixture::joined(Config::default());
     let asleep = fixture.b;
     fixture.frame(B, Frame::Authenticated);
@@ -550,9 +551,9 @@ proptest! {
             fixture.drain();
             let counters = fixture.schedule.counters();
             let known = counters.delivered + counters.given_up + counters.abandoned;
-            prop_assert_eq!(counters.accepted, known + fixture.schedule.held() as u64);
+            prop_assert_eq!(counters.accepted, known + fixture.schedule.pending() as u64);
         }
-        // On good air every network is served again, and everything leaves.
+        // On a lossless channel every network is served again, and every packet is sent.
         let mut served = std::collections::BTreeSet::new();
         for _ in 0..400 {
             fixture.answer_everything();
@@ -571,7 +572,7 @@ proptest! {
             }
             fixture.pass(5_000);
         }
-        prop_assert_eq!(fixture.schedule.held(), 0);
+        prop_assert_eq!(fixture.schedule.pending(), 0);
         prop_assert_eq!(served.len(), 2);
     }
 }

@@ -1,31 +1,31 @@
-//! Confirms by what is heard that a radio is on the channel that it was tuned to.
+//! Verifies by received frames that a radio is on its requested channel.
 //!
-//! A driver may accept a channel and stay on another. The station's frames then reach no
-//! receiver, or are sent where that is forbidden. Each received frame carries the channel that it
-//! was received on; several in a row from another channel are the proof.
+//! A driver may accept a channel and stay on another. The station's frames then reach no receiver,
+//! or are sent on a forbidden channel. Each received frame contains the channel of its reception;
+//! several in a row from another channel prove the error.
 //!
 //! ```text
 //!   unknown -- a frame of the channel --> confirmed
 //!      |                                     | tuned to another channel
 //!      +-- STRAYS frames of another --> elsewhere -- tuned again --> unknown
 //! ```
-//!
-//! Limitations: where frames carry no channel, or no other station sends, nothing is proven.
+//! Limitations: if frames contain no channel, or no other station sends, nothing is proven.
+//! Limitations: if frames contain no channel, or no other station sends, nothing is proven.
 
 use hawser_units::{Duration, Instant};
 
-/// The channel of a radio, as asked for and as heard. Frequencies in MHz.
+/// Channel of a radio, as requested and as observed. Units: MHz.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tuning {
     wanted: Option<(u32, Instant)>,
     state: State,
-    /// Tunings in a row that were elsewhere.
+    /// Number of consecutive tunings that the radio did not follow.
     failures: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Frames of another channel so far.
+    /// Number of frames on another channel so far.
     Unknown(u32),
     Confirmed,
     Elsewhere(u32),
@@ -34,13 +34,14 @@ enum State {
 }
 
 impl Tuning {
-    /// The radio has been tuned to a channel.
+    /// Handles a request to tune the radio to a channel.
     pub fn handle_tuned(&mut self, frequency: u32, now: Instant) {
         self.wanted = Some((frequency, now));
         self.state = State::Unknown(0);
     }
 
-    /// A frame was received on a channel. Returns whether that shows the radio to be elsewhere.
+    /// Handles a frame received on a channel. Returns whether it proves that the radio is on
+    /// another channel.
     pub fn handle_heard(&mut self, frequency: u32, now: Instant) -> bool {
         let Some((wanted, since)) = self.wanted else {
             return false;
@@ -62,7 +63,7 @@ impl Tuning {
         false
     }
 
-    /// Returns the channel that the radio is on instead, once it has not followed `MAX_FAILURES`
+    /// Returns the channel on which the radio is stuck, once it has not followed `MAX_FAILURES`
     /// times in a row.
     #[must_use]
     pub fn stuck_on(&self) -> Option<u32> {
@@ -73,14 +74,14 @@ impl Tuning {
     }
 }
 
-/// Age of a tuning from which frames count. Source: longer than a full queue of frames of the
-/// channel before takes to be read, shorter than a slot.
+/// Time after a tuning from which frames count. Source: longer than reading a full queue of frames
+/// from the previous channel takes, shorter than a slot.
 const LATE: Duration = Duration::from_millis(5);
-/// Frames in a row that prove it. Source: our choice; a driver that stamps frames while it retunes
-/// has one or two wrong.
+/// Number of consecutive frames that prove the error. Source: our choice; a driver that sets the
+/// channel of frames while it retunes has one or two wrong.
 const STRAYS: u32 = 3;
-/// Failures in a row after which a radio is stuck. Source: our choice; a firmware that scans may be
-/// late twice.
+/// Number of consecutive failures after which a radio is stuck. Source: our choice; a firmware that
+/// scans may be late twice.
 const MAX_FAILURES: u32 = 3;
 
 #[cfg(test)]
@@ -91,7 +92,7 @@ mod tests {
         Instant::ZERO + Duration::from_millis(ms)
     }
 
-    /// Returns what each of these frames shows.
+    /// Returns the result for each of these frames.
     fn shows(tuning: &mut Tuning, heard: &[(u32, u64)]) -> Vec<bool> {
         let one = |(frequency, ms): &(u32, u64)| tuning.handle_heard(*frequency, at(*ms));
         heard.iter().map(one).collect()
@@ -102,7 +103,7 @@ mod tests {
         let mut tuning = Tuning::default();
         assert_eq!(shows(&mut tuning, &[(2412, 9); 5]), [false; 5]);
         tuning.handle_tuned(2437, at(10));
-        // Those of the channel before are read late.
+        // Frames of the previous channel are read late.
         assert_eq!(shows(&mut tuning, &[(2412, 11); 9]), [false; 9]);
         assert_eq!(shows(&mut tuning, &[(2412, 20); 4]), [false, false, true, false]);
     }

@@ -1,20 +1,20 @@
-//! What an access point says of itself: the elements of beacons and probe responses (IEEE
+//! Properties that an access point announces: the elements of beacons and probe responses (IEEE
 //! 802.11-2020, 9.4.2).
 //!
-//! They are strangers' bytes: an element that is cut short ends the walk, a suite that nobody knows
-//! counts as none, and nothing here allocates.
+//! They are untrusted bytes: a truncated element ends the parse, an unknown suite counts as none,
+//! and nothing here allocates.
 
-/// What a beacon or probe response says.
+/// Contents of a beacon or probe response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beacon<'a> {
-    /// The network's name, at most 32 bytes of any kind; empty where it is hidden.
+    /// Name of the network, at most 32 arbitrary bytes; empty if hidden.
     pub ssid: &'a [u8],
-    /// How one joins.
+    /// Security of the network.
     pub security: Security,
 }
 
 impl<'a> Beacon<'a> {
-    /// Reads elements; `privacy`: the privacy bit of the capability field.
+    /// Parses elements; `privacy`: the privacy bit of the capability field.
     #[must_use]
     pub fn parse(elements: &'a [u8], privacy: bool) -> Self {
         let mut beacon = Self {
@@ -35,7 +35,7 @@ impl<'a> Beacon<'a> {
     }
 }
 
-/// The elements of a frame, by number, up to one that is cut short.
+/// Returns the elements of a frame with their ids, up to the first truncated one.
 pub(crate) fn elements(mut rest: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let [number, length, behind @ ..] = rest else {
@@ -47,7 +47,7 @@ pub(crate) fn elements(mut rest: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// A hidden network says nothing, or zeroes.
+/// Returns the SSID; empty for a hidden network, which sends an empty one or zeros.
 fn visible(ssid: &[u8]) -> &[u8] {
     if ssid.iter().all(|byte| *byte == 0) {
         &[]
@@ -56,25 +56,25 @@ fn visible(ssid: &[u8]) -> &[u8] {
     }
 }
 
-/// The ways of joining that an access point offers. None of them: what is not supported here (WEP,
-/// the first WPA).
+/// Security modes that an access point offers. All false: only modes that are not supported here
+/// (WEP, the first WPA).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Security {
-    /// Without any encryption.
+    /// Open network without encryption.
     pub open: bool,
     /// Encrypted without a key (OWE, RFC 8110).
     pub owe: bool,
-    /// By a passphrase: WPA2.
+    /// WPA2 with a passphrase.
     pub psk: bool,
-    /// By a passphrase: WPA3 (SAE).
+    /// WPA3 (SAE) with a passphrase.
     pub sae: bool,
-    /// By a name and what proves it (802.1X).
+    /// 802.1X with a name and credentials.
     pub enterprise: bool,
 }
 
 impl Security {
-    /// Reads the content of an RSN element: version, group cipher, pairwise ciphers, suites of
-    /// authentication (9.4.2.24).
+    /// Parses the content of an RSN element: version, group cipher, pairwise ciphers,
+    /// authentication suites (9.4.2.24).
     fn of_rsn(content: &[u8]) -> Self {
         let mut security = Self::default();
         let Some(suites) = suites(content) else {
@@ -96,7 +96,7 @@ impl Security {
         security
     }
 
-    /// Whether a network that is protected in that way can be joined here.
+    /// Returns whether a network with this security can be joined here.
     #[must_use]
     pub fn fits(self, protection: Protection) -> bool {
         match protection {
@@ -125,45 +125,46 @@ impl std::fmt::Display for Security {
     }
 }
 
-/// How a known network is protected, as its owner or the machine's has said. An access point that
-/// offers less is not taken for it.
+/// Required security of a known network, as its owner or the machine's owner configured it. An
+/// access point that offers less is not treated as part of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// Not at all.
+    /// No protection.
     Open,
     /// OWE.
     Owe,
-    /// A passphrase, WPA2 or WPA3.
+    /// Passphrase, WPA2 or WPA3.
     Passphrase,
-    /// A passphrase, WPA3 alone.
+    /// Passphrase, WPA3 only.
     Sae,
     /// 802.1X.
     Enterprise,
 }
 
-/// The authentication suites of an RSN element, four bytes each.
+/// Returns the authentication suites of an RSN element, four bytes each.
 fn suites(content: &[u8]) -> Option<&[u8]> {
     let behind_group = content.get(6..)?;
     let behind_pairwise = list(behind_group)?.1;
     list(behind_pairwise).map(|(suites, _)| suites)
 }
 
-/// A list of suites with its count in front, and what is behind.
+/// Splits off a list of suites with its count in front; returns the list and the rest.
 fn list(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (count, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(4 * usize::from(u16::from_le_bytes(*count)))
 }
 
+/// Elements. Source: IEEE 802.11-2020, table 9-92.
 const SSID: u8 = 0;
 const RSN: u8 = 48;
-/// Bytes (9.4.2.2).
+/// Maximum length of an SSID. Source: IEEE 802.11-2020, 9.4.2.2. Units: bytes.
 const LONGEST_SSID: usize = 32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// CCMP for all, and these suites.
+    /// Builds an element with CCMP for all ciphers, and these suites.
     fn rsn(suites: &[u8]) -> Vec<u8> {
         let mut content = vec![1, 0, 0, 0x0f, 0xac, 4, 1, 0, 0, 0x0f, 0xac, 4];
         content.extend(u16::try_from(suites.len()).unwrap().to_le_bytes());

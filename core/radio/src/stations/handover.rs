@@ -1,22 +1,22 @@
-//! Replacing stations of a card: the old one stays until the new one has delivered a packet.
+//! Replacement of a card's stations: the old one stays until the new one has delivered a packet.
 //!
-//! A station that is not chosen any more is left only when every chosen one has delivered, or when
-//! the card has no room for both (stations and channels), or when it does not work itself. Where a
-//! network may know its clients by their addresses (an open one, with a portal), another access
-//! point of it is joined with the address of the station before, and a card has each address once:
-//! then the old one is left first.
+//! A station that is no longer selected is removed only when every selected one has delivered, when
+//! the card has no room for both (stations and channels), or when it does not work itself. A
+//! network may identify its clients by their addresses (an open network with a portal). A new
+//! station for such a network has the address of the old one, and a card can have each address only
+//! once, so the old one is removed first.
 //!
 //! ```text
 //!   chosen:      joining -- joined --> quiet -- a packet --> delivers
-//!   not chosen:  stays while a chosen one is joining or quiet, and there is room for both
+//!   not chosen:  stays while a chosen one is joining or quiet, if there is room for both
 //! ```
 
 use super::{Bssid, Heard, Room};
 
-/// A station that a card has.
+/// Station of a card.
 #[derive(Clone, Debug)]
 pub struct Present<'a> {
-    /// Access point that it joins, or has joined.
+    /// Access point that the station joins, or has joined.
     pub heard: &'a Heard,
     /// Progress of joining.
     pub progress: Progress,
@@ -25,9 +25,9 @@ pub struct Present<'a> {
 /// Progress of a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The station is about to join.
+    /// The station is joining.
     Joining,
-    /// The station has joined, and no packet has come yet.
+    /// The station has joined, but no packet has arrived yet.
     Quiet,
     /// The station has delivered a packet.
     Delivers,
@@ -38,15 +38,15 @@ pub enum Progress {
 /// Changes to a card's stations, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// Stations to be left now.
+    /// Stations to remove now.
     pub leave: Vec<Bssid>,
-    /// Access points to be joined now.
+    /// Access points to join now.
     pub join: Vec<Heard>,
 }
 
-/// Returns the changes after which a card has the chosen stations in the end.
+/// Returns the next changes towards the selected stations.
 ///
-/// `room`: what the card itself has room for; stations that are about to be left are counted.
+/// `room`: capacity of the card, including the stations that are about to be removed.
 #[must_use]
 pub fn steps(present: &[Present<'_>], chosen: &[Heard], room: &Room) -> Steps {
     let is_chosen = |bssid: Bssid| chosen.iter().any(|heard| heard.bssid == bssid);
@@ -68,7 +68,7 @@ pub fn steps(present: &[Present<'_>], chosen: &[Heard], room: &Room) -> Steps {
             works && !is_done && !keeps_address
         })
         .collect();
-    // The weakest goes first where there is no room for all.
+    // If not all fit, the weakest is removed first.
     old.sort_by_key(|one| (one.progress == Progress::Delivers, one.heard.signal));
     while !old.is_empty() && !fits(&old, chosen, room) {
         old.remove(0);
@@ -84,7 +84,7 @@ pub fn steps(present: &[Present<'_>], chosen: &[Heard], room: &Room) -> Steps {
     }
 }
 
-/// Returns whether a card has room for the old ones beside the chosen ones.
+/// Returns whether a card has room for the old stations in addition to the selected ones.
 fn fits(old: &[&Present<'_>], chosen: &[Heard], room: &Room) -> bool {
     let all = old.iter().map(|one| one.heard).chain(chosen);
     let mut channels = room.held.clone();
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// Numbers of the access points that are left and joined.
+    /// Returns the numbers of the removed and the joined access points.
     fn done(present: &[(&Heard, Progress)], chosen: &[Heard], room: &Room) -> (Vec<u8>, Vec<u8>) {
         let present: Vec<_> = present
             .iter()
@@ -150,7 +150,7 @@ mod tests {
             let present = [(&old, Delivers), (&new, progress)];
             assert_eq!(done(&present, &chosen, &both), (left, vec![]), "{progress:?}");
         }
-        // One that does not work is not waited for.
+        // A station that does not work delays nothing.
         for progress in [Joining, Lost] {
             let present = [(&old, progress), (&new, Joining)];
             assert_eq!(done(&present, &chosen, &both), (vec![1], vec![]), "{progress:?}");
@@ -206,8 +206,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// For all stations and choices, the stations that stay and those that join fit on the
-        /// card, and once all deliver the card has exactly the chosen ones.
+        /// For all stations and selections, the stations that stay and those that join fit on the
+        /// card, and once all deliver the card has exactly the selected ones.
         #[test]
         fn a_card_has_room_at_each_step(
             present in proptest::collection::btree_map(0_u8..12, (0_u32..3, 0_u8..4), 0..4),

@@ -1,21 +1,21 @@
-//! Which access points a card joins at the same time, one station interface for each.
+//! Selection of the access points that a card joins concurrently, one station interface for each.
 //!
-//! A card carries so many stations, on so many channels at once, beside the interfaces that others
-//! have made on it ([`Room`]). Of all access points in reach that may be joined, [`Stations`]
-//! chooses the set whose sum is largest. An access point `i` carries at most `a_i` when it has the
-//! air to itself, by its signal, and at most `b_i`, by the network behind it. All share the time of
-//! one radio, so what a set carries is the largest sum of `x_i <= b_i` with `sum(x_i / a_i) <= 1`:
-//! the fastest on the air first, until the time is used up.
+//! A card supports a limited number of stations, on a limited number of channels, in addition to
+//! the interfaces of other programs ([`Room`]). Of all usable access points in range, [`Stations`]
+//! selects the set with the largest throughput. An access point `i` transfers at most `a_i` as the
+//! only user of the air, by its signal, and at most `b_i`, by the network behind it. All share the
+//! time of one radio, so a set transfers the largest sum of `x_i <= b_i` with `sum(x_i / a_i) <=
+//! 1`: the fastest on the air first, until the time is used up.
 //!
-//! Another set takes the place of the present one only when it carries a fifth more, and one access
-//! point the place of another of the same network only when it is so much stronger: signals swing.
-//! One that refused is left alone, twice as long each time. One behind which nothing answers keeps
-//! a small share of its worth, so that it is joined only where nothing else is, and is tried again
-//! after a while.
+//! Signals vary, so another set replaces the present one only if it transfers 20 % more, and
+//! another access point of the same network only if it is stronger by 8 dB. An access point
+//! that rejected the station is not tried for a time that doubles at each rejection. An access
+//! point through which no probe is answered keeps 1 % of its value, so that it is joined only if
+//! there is no other, and is tried again after a while.
 //!
-//! Of several access points of one network, one is joined, or all that there is room for
-//! ([`Rule`]). A further one is worth half of another network: the same line may be behind both.
-//! [`handover`] says in which order stations are joined and left.
+//! Of several access points of one network, one is joined, or as many as fit ([`Rule`]). Each
+//! additional one counts half of another network, because both may use the same line. [`handover`]
+//! defines the order of joining and removing stations.
 
 pub mod beacon;
 pub mod handover;
@@ -31,38 +31,39 @@ pub use hawser_wire::air::channel::{frequency, number as channel};
 /// The address of an access point's network (BSSID).
 pub type Bssid = [u8; 6];
 
-/// An access point as it was heard.
+/// Received access point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// Its address.
+    /// Address of the access point.
     pub bssid: Bssid,
-    /// The name of its network, any bytes.
+    /// Name of its network, arbitrary bytes.
     pub ssid: Vec<u8>,
-    /// The centre of its primary channel, MHz.
+    /// Centre of its primary channel, MHz.
     pub frequency: u32,
-    /// Its signal, dBm.
+    /// Signal, dBm.
     pub signal: i32,
-    /// How one joins.
+    /// Security of the network.
     pub security: Security,
 }
 
-/// What a card has left for stations of ours.
+/// Free capacity of a card for our stations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// So many stations.
+    /// Number of stations that may still be added.
     pub stations: usize,
-    /// On so many channels at once, those of others counted in.
+    /// Maximum number of concurrent channels, including those of other programs.
     pub channels: usize,
-    /// The frequencies that interfaces of others hold, MHz.
+    /// Frequencies in use by interfaces of other programs, MHz.
     pub held: Vec<u32>,
 }
 
-/// Access points that may be joined beside those that others have joined on this machine.
+/// Rules on access points of networks that other programs have joined on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// The networks that others have joined: no access point of them may be joined, unless `all`.
+    /// Networks that others have joined: their other access points may be joined only if `all` is
+    /// set.
     pub networks: Vec<Vec<u8>>,
-    /// The access points that others have joined.
+    /// Access points that others have joined, which are never joined again.
     pub access_points: Vec<Bssid>,
     /// Allows several access points of one network.
     pub all: bool,
@@ -75,7 +76,7 @@ impl Rule {
     }
 }
 
-/// Chooses the access points of a card.
+/// Selects the access points of a card.
 #[derive(Debug, Default)]
 pub struct Stations {
     heard: BTreeMap<Bssid, Known>,
@@ -87,20 +88,21 @@ struct Known {
     heard: Heard,
     at: Instant,
     failures: u32,
-    /// Left alone until then.
+    /// End of the time in which it is not tried.
     until: Instant,
-    /// Nothing answered behind it; believed until then.
+    /// Time until which no probe through the access point is expected to be answered.
     nothing_until: Instant,
 }
 
 impl Stations {
-    /// Without any access point.
+    /// Creates a selection without access points.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An access point was heard that may be joined. The weakest is forgotten beyond a bound.
+    /// Handles a received access point that may be joined. Beyond `MAX_HEARD` the weakest is
+    /// removed.
     pub fn handle_heard(&mut self, heard: Heard, now: Instant) {
         match self.heard.get_mut(&heard.bssid) {
             Some(known) => {
@@ -120,7 +122,7 @@ impl Stations {
                 );
             }
         }
-        if self.heard.len() > MOST_HEARD {
+        if self.heard.len() > MAX_HEARD {
             let strength = |known: &Known| (self.present.contains(&known.heard.bssid), known.heard.signal);
             let weakest = self.heard.values().min_by_key(|known| strength(known));
             if let Some(bssid) = weakest.map(|known| known.heard.bssid) {
@@ -129,30 +131,32 @@ impl Stations {
         }
     }
 
-    /// Its access point was joined.
-    pub fn handle_joined(&mut self, bssid: Bssid) {
+    /// Handles the association with an access point.
+    pub fn handle_association(&mut self, bssid: Bssid) {
         if let Some(known) = self.heard.get_mut(&bssid) {
             known.failures = 0;
         }
     }
 
-    /// Joining failed, or it sent us away: it is left alone for a while.
+    /// Handles a failed association or a deauthentication: the access point is not tried for a
+    /// while.
     pub fn handle_failed(&mut self, bssid: Bssid, now: Instant) {
         self.present.retain(|present| *present != bssid);
         if let Some(known) = self.heard.get_mut(&bssid) {
-            known.until = now + FIRST_PAUSE * (1 << known.failures.min(MOST_DOUBLINGS));
+            known.until = now + FIRST_PAUSE * (1 << known.failures.min(MAX_DOUBLINGS));
             known.failures += 1;
         }
     }
 
-    /// Whether something answers behind it.
+    /// Handles the result of a probe through an access point.
     pub fn handle_behind(&mut self, bssid: Bssid, answers: bool, now: Instant) {
         if let Some(known) = self.heard.get_mut(&bssid) {
             known.nothing_until = if answers { Instant::ZERO } else { now + BELIEVED };
         }
     }
 
-    /// The best set for a card that could do otherwise, of those that fit; nothing is changed.
+    /// Returns the best set that fits on another card, of the access points for which `fits` is
+    /// true; changes no state.
     #[must_use]
     pub fn propose(
         &self,
@@ -170,18 +174,18 @@ impl Stations {
         best.into_iter().map(|one| one.heard.clone()).collect()
     }
 
-    /// The access points to be joined at the same time; what is in it already should stay as it is.
+    /// Returns the access points to join concurrently; those that are already joined should stay.
     pub fn choose(&mut self, room: &Room, rule: &Rule, now: Instant) -> Vec<Heard> {
         self.heard
             .retain(|bssid, known| self.present.contains(bssid) || now < known.at + FORGOTTEN);
         let candidates = self.candidates(room, rule, now);
         let is_present = |one: &&Candidate| self.present.contains(&one.heard.bssid);
         let mut best = within(candidates.iter().filter(is_present).collect(), room);
-        let mut most = carried(&best) * STICKY;
+        let mut most = throughput(&best) * STICKY;
         for channels in sets(&candidates, room) {
             let on_these = |one: &&Candidate| channels.contains(&one.heard.frequency);
             let set = within(candidates.iter().filter(on_these).collect(), room);
-            let sum = carried(&set);
+            let sum = throughput(&set);
             if sum > most {
                 (best, most) = (set, sum);
             }
@@ -191,8 +195,8 @@ impl Stations {
         chosen
     }
 
-    /// Returns what could be joined now: the best access point of each network, and the others of
-    /// it where the rule allows them and there is room for several.
+    /// Returns the access points that could be joined now: the best one of each network, and its
+    /// others if the rule allows them and there is room for several.
     fn candidates(&self, room: &Room, rule: &Rule, now: Instant) -> Vec<Candidate<'_>> {
         let all = self.heard.values().filter(|known| {
             let heard = &known.heard;
@@ -200,7 +204,7 @@ impl Stations {
             !is_full && now >= known.until && rule.allows(heard)
         });
         let mut all: Vec<_> = all.filter_map(|known| self.candidate(known, now)).collect();
-        // The best of each network comes first.
+        // The best access point of each network is the first.
         all.sort_by(|a, b| {
             let worth = (b.behind, b.signal).partial_cmp(&(a.behind, a.signal));
             a.heard
@@ -240,16 +244,16 @@ impl Stations {
 #[derive(Clone, Debug)]
 struct Candidate<'a> {
     heard: &'a Heard,
-    /// With what the present one is favoured by, dBm.
+    /// Signal including the bonus of the present access point, dBm.
     signal: i32,
-    /// What the air carries, Mbit/s.
+    /// Capacity of the air, Mbit/s.
     air: f64,
-    /// What the network behind it is taken to carry, Mbit/s.
+    /// Assumed capacity of the network behind it, Mbit/s.
     behind: f64,
 }
 
-/// The sets of channels that the card could be on: those that are held, and as many others as there
-/// is room for (two beyond what is held at most: no card of today has more).
+/// Returns the sets of channels that the card could use: the channels in use, and as many others as
+/// there is room for (at most two, since no card today has more).
 fn sets(candidates: &[Candidate<'_>], room: &Room) -> Vec<Vec<u32>> {
     let mut free: Vec<_> = candidates.iter().map(|one| one.heard.frequency).collect();
     free.sort_unstable();
@@ -266,7 +270,7 @@ fn sets(candidates: &[Candidate<'_>], room: &Room) -> Vec<Vec<u32>> {
     sets
 }
 
-/// The most useful of these that there is room for.
+/// Returns the most useful of these access points that fit.
 fn within<'a, 'b>(mut set: Vec<&'a Candidate<'b>>, room: &Room) -> Vec<&'a Candidate<'b>> {
     let worth = |one: &Candidate<'_>| one.air.min(one.behind);
     set.sort_by(|a, b| worth(b).total_cmp(&worth(a)).then(b.air.total_cmp(&a.air)));
@@ -286,9 +290,9 @@ fn within<'a, 'b>(mut set: Vec<&'a Candidate<'b>>, room: &Room) -> Vec<&'a Candi
     set
 }
 
-/// What a set carries, Mbit/s: the fastest on the air first, until the radio's time is used up.
-/// What is joined beyond that is a way out in need, and worth a little.
-fn carried(set: &[&Candidate<'_>]) -> f64 {
+/// Returns the throughput of a set, Mbit/s: the fastest on the air first, until the radio's time is
+/// used up. An additional access point adds a small value as a standby.
+fn throughput(set: &[&Candidate<'_>]) -> f64 {
     let mut order: Vec<_> = set.iter().collect();
     order.sort_by(|a, b| b.air.total_cmp(&a.air));
     let (mut time, mut sum) = (1.0, 0.0);
@@ -300,7 +304,7 @@ fn carried(set: &[&Candidate<'_>]) -> f64 {
     sum
 }
 
-/// What the air carries at a signal, Mbit/s; `None` below what any rate needs.
+/// Returns the capacity of the air at a signal, Mbit/s; `None` below the minimum of any rate.
 ///
 /// The rates of one stream in 20 MHz at the sensitivity that the standard asks of a receiver (IEEE
 /// 802.11-2020, table 19-23 and 19-27). Broader channels and more streams multiply all of them.
@@ -321,33 +325,48 @@ fn air_rate(signal: i32) -> Option<f64> {
         .map(|(_, rate)| *rate)
 }
 
-/// What a network is taken to carry behind its access point, Mbit/s, until more is known. Only its
-/// ratio to the rates of the air counts: at most one in three is then on one channel of good
-/// signal alone.
+/// Assumed capacity of a network behind its access point until more is known. Only its ratio to the
+/// rates of the air matters. Source: three access points with a good signal (65 Mbit/s) then use
+/// 0.92 of the radio's time. Units: Mbit/s.
 const BEHIND: f64 = 20.0;
-/// Share of a network's worth that a further access point of it adds. Source: our choice; a line of
-/// its own behind it is as likely as the same line.
+/// Value of an additional access point of a network, relative to another network. Source: our
+/// choice; a separate line behind it is as likely as the same line.
 const SAME_NETWORK: f64 = 0.5;
-/// Of the worth of an access point behind which nothing answers.
+/// Factor for an access point through which no probe is answered. Source: our choice, so small that
+/// any other access point is preferred, and above zero so that this one is used if there is no
+/// other.
 const NOTHING_BEHIND: f64 = 0.01;
-/// Of what a network carries, where the air has no time for it.
+/// Factor for the part of a network's capacity that exceeds the radio's time. Source: our choice,
+/// so small that it decides only between sets of equal throughput.
 const IN_NEED: f64 = 0.01;
-/// How much more another set must carry.
+/// Minimum gain of another set. Source: our choice; an association costs up to 3 s without the
+/// access point, which a fifth more regains in 15 s. A smaller one changes with the variation of
+/// signals.
 const STICKY: f64 = 1.2;
-/// How much stronger another access point of the same network must be, dB: the swing of one that
-/// stands still (wpa_supplicant roams at 8 dB or less as well).
+/// Minimum advantage of another access point of the same network, dB: the variation at a fixed
+/// position (wpa_supplicant roams at 8 dB or less as well). Source: our choice; a smaller one
+/// changes between two access points of equal signal, with a larger one a moving client keeps the
+/// one behind it.
 const STRONGER: i32 = 8;
-/// How long an access point that refused is left alone at first; twice as long each time.
+/// Time for which an access point that rejected the station is not tried again; doubles each time.
+/// Source: our choice; an association takes up to 10 s (`JOIN_TIMEOUT` of `products/air`), so a
+/// rejecting access point takes half of a radio's attempts at first. A longer one misses it after a
+/// short fault.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
-/// Up to ten minutes and more.
-const MOST_DOUBLINGS: u32 = 6;
-/// How long nothing is believed to be behind an access point.
+/// Maximum number of doublings. Source: [`FIRST_PAUSE`] doubled six times exceeds ten minutes.
+const MAX_DOUBLINGS: u32 = 6;
+/// Lifetime of a failed probe through an access point. Source: our choice; a network behind an
+/// access point is repaired within minutes, and an earlier test takes the radio from one that
+/// works.
 const BELIEVED: Duration = Duration::from_secs(300);
-/// When an access point that is not heard any more is out of reach: more than two times its turn,
-/// where known networks are listened for on eight channels, for 2 % of the time.
+/// Time after which an access point without a received frame is out of range: more than two turns
+/// of the scan of eight channels with 2 % of the time. Source: our choice; a longer one tries
+/// access points that are out of range, each for as long as an association may take.
 const FORGOTTEN: Duration = Duration::from_secs(150);
-/// More than a card reports in one scan of a busy place; strangers can make up any number.
-const MOST_HEARD: usize = 512;
+/// Maximum number of stored access points: more than a card reports in one scan of a busy location;
+/// an attacker can invent any number. Source: our choice, a bound on memory; with fewer, weak
+/// access points of a busy location are forgotten and found again at each scan.
+const MAX_HEARD: usize = 512;
 
 #[cfg(test)]
 mod tests;

@@ -67,7 +67,7 @@ fn a_card_with_one_station_takes_the_strongest_and_stays_until_it_fades() {
     );
     let first = names(&stations.choose(&one, &Rule::default(), at(0)));
     assert_eq!(first.len(), 1);
-    // It gets weaker, but carries as much as the network behind it.
+    // Its signal gets weaker, but it still transfers as much as the network behind it.
     let (own, other) = if first == ["a"] { (1, 2) } else { (2, 1) };
     let of = |number, signal| {
         if number == 1 {
@@ -78,7 +78,7 @@ fn a_card_with_one_station_takes_the_strongest_and_stays_until_it_fades() {
     };
     hear(&mut stations, &[of(own, -68), of(other, -55)], at(10));
     assert_eq!(names(&stations.choose(&one, &Rule::default(), at(10))), first);
-    // Now the air carries less than that.
+    // Now the air transfers less than that network.
     hear(&mut stations, &[of(own, -80), of(other, -55)], at(20));
     assert_ne!(names(&stations.choose(&one, &Rule::default(), at(20))), first);
 }
@@ -207,7 +207,7 @@ fn all_access_points_of_one_network_where_the_rule_allows_them() {
     assert_eq!(chosen(&room(4, 1, &[]), &Rule::default()), [1]);
     assert_eq!(chosen(&room(4, 1, &[]), &all), [1, 2, 3]);
     assert_eq!(chosen(&room(4, 2, &[]), &all), [1, 2, 3, 4]);
-    // One that others have joined is not joined twice, and its channel is where others are.
+    // An access point that others have joined is not joined again, and its channel is in use.
     let beside = Rule {
         networks: vec![b"office".to_vec()],
         access_points: vec![[2, 0, 0, 0, 0, 1]],
@@ -232,7 +232,7 @@ fn another_network_comes_before_a_further_access_point_and_one_station_stays() {
     ];
     hear(&mut stations, &near, at(0));
     assert_eq!(numbers(&stations.choose(&room(2, 1, &[]), &all, at(0))), [1, 3]);
-    // With one station, the signals of one network may swing.
+    // With one station, the signals of one network may vary.
     let mut stations = Stations::new();
     hear(&mut stations, &near[..2], at(0));
     assert_eq!(numbers(&stations.choose(&room(1, 1, &[]), &all, at(0))), [1]);
@@ -270,8 +270,8 @@ fn along_a_corridor_some_access_point_is_always_kept() {
 }
 
 proptest::proptest! {
-    /// Whatever is heard, a plan has room on the card, at most one station for each network unless
-    /// all are wanted, and stays as it is when nothing changes.
+    /// For any input, a plan fits on the card, has at most one station for each network unless all
+    /// are wanted, and does not change without a change of the input.
     #[test]
     fn a_plan_fits_the_card(
         all in proptest::collection::vec((0_u8..40, 0_u8..12, 0_u32..6, -95_i32..-30), 0..60),

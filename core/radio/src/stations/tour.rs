@@ -1,28 +1,28 @@
-//! In which order a card that is in use listens on channels other than its own.
+//! Order in which a card in use scans other channels.
 //!
-//! To listen on all channels in one go takes such a card away from its access points again and
-//! again for some seconds. [`Tour`] names one channel at a time instead (the scanning slot of
-//! Juggler, section 3.3). Every second one is a channel where a known network is likely to appear:
-//! where one has been heard before, and the three of 2.4 GHz that do not overlap.
+//! Scanning all channels at once would interrupt the card's associations for some seconds each
+//! time. [`Tour`] selects one channel at a time instead (the scanning slot of Juggler, section
+//! 3.3). Every second one is a channel where a known network is likely to appear: where one has
+//! been received before, and the three non-overlapping channels of 2.4 GHz.
 
 use std::collections::BTreeSet;
 
-/// Which channel to listen on next.
+/// Selects the next channel to scan.
 #[derive(Clone, Debug, Default)]
 pub struct Tour {
-    /// Where known networks have been heard, MHz.
+    /// Frequencies on which known networks have been received, MHz.
     good: BTreeSet<u32>,
-    /// So many have been named.
+    /// Number of channels returned so far.
     named: usize,
 }
 
 impl Tour {
-    /// A network that may be joined was heard on this frequency, MHz.
+    /// Handles a network that may be joined and was received on this frequency, MHz.
     pub fn handle_heard(&mut self, frequency: u32) {
         self.good.insert(frequency);
     }
 
-    /// The next one of `frequencies` (MHz); `None` where there is none.
+    /// Returns the next one of `frequencies` (MHz); `None` if the list is empty.
     pub fn next(&mut self, frequencies: &[u32]) -> Option<u32> {
         let is_likely = |frequency: &u32| self.good.contains(frequency) || APART.contains(frequency);
         let (likely, others): (Vec<u32>, Vec<u32>) = frequencies.iter().partition(|one| is_likely(one));
@@ -39,7 +39,8 @@ impl Tour {
     }
 }
 
-/// Channels 1, 6 and 11, which are 25 MHz apart and do not overlap, MHz.
+/// Channels 1, 6 and 11, which are 25 MHz apart and do not overlap. Source: IEEE 802.11-2020 annex
+/// E. Units: MHz.
 const APART: [u32; 3] = [2412, 2437, 2462];
 
 #[cfg(test)]

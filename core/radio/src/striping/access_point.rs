@@ -1,14 +1,14 @@
-//! The access point's side: what comes for the client is kept for a moment, numbered, and spread
-//! over two links.
+//! Access point's side: packets for the client are buffered for a short time, numbered, and
+//! distributed over two links.
 //!
-//! It starts as a traditional repeater's access point, with nothing on the shared link. In its
-//! steady state a packet goes to whichever link answered for one. It fails without a loss of its
-//! own: what finds no room is counted, and so is what a link gave up.
+//! It starts as the access point of a traditional repeater, with nothing on the shared link. Steady
+//! state: a packet is sent on the link that acknowledged one. On failure every packet is counted:
+//! those that the full buffer drops, and those that a link gives up.
 //!
 //! ```text
-//!                        +--> own link    (shut while a migration goes on) --+
-//!   packet --> buffer ---+                                                   +--> answer: delivered or given up
-//!     |                  +--> shared link (as many as the throttle says) ----+
+//!                        +--> own link    (closed during a migration) -+
+//!   packet --> buffer ---+                                             +--> delivered or given up
+//!     |                  +--> shared link (limited by the throttle) ---+
 //!     +--> overflowed
 //! ```
 //!
@@ -22,56 +22,59 @@ use super::Striping;
 use super::migration::{Migration, Step};
 use super::throttle::{Feedback, Throttle, ThrottleConfig};
 
-/// The link on a channel of its own, which can move to another channel.
+/// Index of the link on a channel of its own, which can move to another channel. Source: the first
+/// of both links.
 pub const OWN: usize = 0;
-/// The link on the channel that the repeater needs towards its clients.
+/// Index of the link on the channel that the repeater also needs towards its clients. Source: the
+/// second of both links.
 pub const SHARED: usize = 1;
 
-/// How packets are spread.
+/// Method by which packets are distributed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Discipline {
-    /// By the links' answers, with the shared link throttled by the repeater.
+    /// Follows the links' acknowledgements, with the shared link throttled by the repeater.
     Throttled,
-    /// By the links' answers alone: nobody else needs the second link's channel.
+    /// Follows the links' acknowledgements only, where no other station needs the second channel.
     Unthrottled,
-    /// In these shares whatever the links answer. Even ones are Multifacet's naive baseline; all on
-    /// one link is a traditional repeater.
+    /// Uses fixed shares, regardless of the links' acknowledgements. Equal shares are Multifacet's
+    /// naive baseline; all packets on one link are a traditional repeater.
     Shares([f64; 2]),
-    /// In shares that [`AccessPoint::set_shares`] changes; a packet waits for the link whose turn
+    /// Uses shares that [`AccessPoint::set_shares`] changes; a packet waits for the link whose turn
     /// it is.
     Turns,
 }
 
-/// How an [`AccessPoint`] behaves. Units: packets.
+/// Parameters of an [`AccessPoint`]. Units: packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// How packets are spread.
+    /// Method by which packets are distributed.
     pub discipline: Discipline,
-    /// Kept while no link has room.
+    /// Maximum number of buffered packets while no link has room.
     pub buffer: usize,
-    /// Unanswered on a link that is not throttled; with fixed shares, what a link's driver keeps.
+    /// Maximum number of unacknowledged packets on a link that is not throttled; with fixed shares,
+    /// the queue length of a link's driver.
     pub threshold: usize,
-    /// Of the shared link.
+    /// Parameters of the shared link's throttle.
     pub throttle: ThrottleConfig,
 }
 
-/// A packet as it goes over a link.
+/// Packet to send on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Striped<P> {
     /// [`OWN`] or [`SHARED`].
     pub link: usize,
-    /// Counts all packets of both links.
+    /// Number of the packet, counted over both links.
     pub number: u32,
-    /// What it is.
+    /// Packet to send.
     pub packet: P,
 }
 
-/// What became of packets; with those that wait or are unanswered, they add up.
+/// Counters of packets. Their sum with the waiting and unacknowledged packets is `offered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Taken in.
+    /// Received for the client.
     pub offered: u64,
-    /// Found no room.
+    /// Dropped because the buffer was full.
     pub overflowed: u64,
     /// Acknowledged by the repeater.
     pub delivered: u64,
@@ -79,9 +82,9 @@ pub struct Counters {
     pub lost: u64,
 }
 
-/// An access point that stripes towards one repeater.
+/// Access point that stripes packets towards one repeater.
 ///
-/// Drive it as every machine of this level. Every packet of [`Self::poll_transmit`] needs one
+/// Driven like every machine of this level. Every packet of [`Self::poll_transmit`] needs one
 /// [`Self::handle_answer`].
 ///
 /// Cost: O(1) a packet; memory bounded by [`Config::buffer`].
@@ -95,15 +98,15 @@ pub struct AccessPoint<P> {
     steps: VecDeque<Step>,
     next: u32,
     shares: [f64; 2],
-    /// What each link is owed by its share.
+    /// Credit of each link by its share.
     credit: [f64; 2],
-    /// The link whose turn it is.
+    /// Link whose turn it is.
     turn: usize,
     counters: Counters,
 }
 
 impl<P> AccessPoint<P> {
-    /// One with nothing to send; `migration` knows the channel of the own link.
+    /// Creates an idle access point; `migration` has the channel of the own link.
     #[must_use]
     pub fn new(config: Config, migration: Migration, now: Instant) -> Self {
         let shared = match config.discipline {
@@ -131,10 +134,10 @@ impl<P> AccessPoint<P> {
         }
     }
 
-    /// Takes in a packet for the client.
+    /// Handles a packet for the client.
     pub fn handle_packet(&mut self, packet: P) {
         self.counters.offered += 1;
-        // Without a buffer a packet passes only while a link has room.
+        // Without a buffer a packet is accepted only while a link has room.
         let is_full = self.buffer.len() >= self.config.buffer.max(1);
         let has_nowhere = self.config.buffer == 0 && !self.has_room();
         if is_full || has_nowhere {
@@ -158,7 +161,7 @@ impl<P> AccessPoint<P> {
         link == SHARED || self.migration.is_idle()
     }
 
-    /// The next packet to send. It never names the own link while that is not tuned.
+    /// Returns the next packet to send. It never uses the own link while its channel is not tuned.
     pub fn poll_transmit(&mut self) -> Option<Striped<P>> {
         while !self.buffer.is_empty() {
             let link = match self.config.discipline {
@@ -181,7 +184,7 @@ impl<P> AccessPoint<P> {
         None
     }
 
-    /// The link whose turn it was; the next is the one that the shares owe most.
+    /// Returns the link whose turn it was; the next turn belongs to the link with the most credit.
     fn take_turn(&mut self) -> usize {
         let taken = self.turn;
         self.credit[taken] -= 1.0;
@@ -199,7 +202,7 @@ impl<P> AccessPoint<P> {
         self.credit = [0.0; 2];
     }
 
-    /// A link is done with a packet.
+    /// Handles the acknowledgement or the loss of a packet on a link.
     pub fn handle_answer(&mut self, link: usize, is_delivered: bool) {
         if self.striping.unanswered(link) == 0 {
             return;
@@ -212,33 +215,34 @@ impl<P> AccessPoint<P> {
         }
     }
 
-    /// A link's radio has vanished: what it had is lost.
+    /// Handles the removal of a link's radio: its packets are lost.
     pub fn handle_link_lost(&mut self, link: usize) {
         while self.striping.unanswered(link) > 0 {
             self.handle_answer(link, false);
         }
     }
 
-    /// The repeater spoke of its queue.
+    /// Handles the repeater's report about its queue.
     pub fn handle_feedback(&mut self, feedback: Feedback, now: Instant) {
         self.throttle.handle_feedback(feedback, now);
         self.set_thresholds();
     }
 
-    /// The own channel is too poor: tries `candidates`, of which none has carried more than
-    /// `throughput` lately.
+    /// Starts a search when the own channel is too poor: tries `candidates`. `throughput` is the
+    /// recent rate of the present channel.
     pub fn migrate(&mut self, candidates: &[u16], throughput: f64, now: Instant) {
         self.steps
             .extend(self.migration.start(candidates, throughput, now));
         self.set_thresholds();
     }
 
-    /// What to do to the radio of the own link.
+    /// Returns the next action for the radio of the own link.
     pub fn poll_step(&mut self) -> Option<Step> {
         self.steps.pop_front()
     }
 
-    /// Lets time pass. `measured`: what a test of the present channel found so far.
+    /// Advances the throttle and the search to `now`. `measured`: result of a test on the present
+    /// channel so far.
     pub fn handle_timeout(&mut self, measured: Option<f64>, now: Instant) {
         self.throttle.handle_timeout(now);
         self.steps.extend(self.migration.handle_timeout(measured, now));
@@ -257,38 +261,38 @@ impl<P> AccessPoint<P> {
         }
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns when [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         let due = self.throttle.poll_timeout();
         self.migration.poll_timeout().map_or(due, |step| step.min(due))
     }
 
-    /// How many packets may be unanswered on a link.
+    /// Returns how many packets may be unacknowledged on a link.
     #[must_use]
     pub fn threshold(&self, link: usize) -> usize {
         self.striping.threshold(link)
     }
 
-    /// Packets of a link without an answer yet.
+    /// Returns the number of unacknowledged packets of a link.
     #[must_use]
     pub fn unanswered(&self, link: usize) -> usize {
         self.striping.unanswered(link)
     }
 
-    /// Packets that wait for a link.
+    /// Returns the number of packets that wait for a link.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.buffer.len()
     }
 
-    /// The search for a better own channel.
+    /// Returns the search for a better own channel.
     #[must_use]
     pub fn migration(&self) -> &Migration {
         &self.migration
     }
 
-    /// What became of packets.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters

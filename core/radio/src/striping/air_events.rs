@@ -1,4 +1,4 @@
-//! Both ends under whatever the air does.
+//! Test of both ends under random events of the air.
 
 use std::collections::VecDeque;
 
@@ -13,27 +13,28 @@ use super::throttle::{Feedback, Monitor, MonitorConfig, ThrottleConfig};
 #[derive(Clone, Debug)]
 enum Event {
     Packets(u8),
-    /// A link is done with its oldest packet: did it arrive, and did its acknowledgement?
+    /// Result of the oldest packet of a link: whether it arrived, and whether its acknowledgement
+    /// did.
     Answer {
         link: usize,
         arrives: bool,
         is_acknowledged: bool,
     },
-    /// One of the reports under way arrives, perhaps after later ones, or is lost.
+    /// Arrival of one of the reports in flight, perhaps after later ones, or its loss.
     Report {
         which: usize,
         arrives: bool,
     },
-    /// So many packets leave for the client.
+    /// Departure of this many packets to the client.
     Served(u8),
     Migrate {
         candidates: u16,
         throughput: f64,
     },
-    /// A radio vanishes with all that it has.
+    /// Removal of a radio with all its packets.
     Vanish(usize),
-    /// The repeater missed the beacons that announced another channel, or has found the access
-    /// point again.
+    /// The repeater misses the beacons that announced another channel, or finds the access point
+    /// again.
     Astray(bool),
     Wait(u16),
 }
@@ -63,7 +64,7 @@ struct World {
     unseen: u64,
     for_client: usize,
     may_send_own: bool,
-    /// The repeater's own link is on another channel than the access point's.
+    /// Set while the repeater's own link is on another channel than the access point's.
     is_astray: bool,
     now: Instant,
 }
@@ -169,7 +170,7 @@ impl World {
 
     fn pump(&mut self) {
         while let Some(step) = self.ap.poll_step() {
-            // Data stop with the announcement and go on with the end of the search.
+            // Data stop with the announcement and resume at the end of the search.
             self.may_send_own = matches!(step, Step::Resume(_));
         }
         self.monitor.handle_queue(self.for_client);
@@ -195,12 +196,12 @@ impl World {
         }
         assert_eq!(counters.offered, known, "a packet is lost without being counted");
         assert_eq!(
-            order.passed + self.order.held() as u64,
+            order.passed + self.order.buffered() as u64,
             counters.delivered + self.unseen
         );
     }
 
-    /// The air is good again, and nobody reports any more.
+    /// Ends all disturbances of the air, and delivers all reports.
     fn settle(&mut self) {
         self.is_astray = false;
         self.wait(Duration::from_secs(5));
@@ -215,8 +216,8 @@ impl World {
 }
 
 proptest! {
-    /// Whatever the air does, every packet is somewhere or counted, none goes out on a channel that
-    /// is not tuned, and every state is left again.
+    /// Checks that under any events every packet is accounted for, that none is sent on a channel
+    /// that is not tuned, and that no state is final.
     #[test]
     fn no_packet_is_lost_without_being_counted(
         events in prop::collection::vec(event(), 1..150),
@@ -237,7 +238,7 @@ proptest! {
         }
         world.settle();
         prop_assert!(world.ap.migration().is_idle() && world.may_send_own);
-        prop_assert_eq!((world.order.held(), world.ap.waiting()), (0, 0));
+        prop_assert_eq!((world.order.buffered(), world.ap.waiting()), (0, 0));
         if kind == 0 {
             prop_assert_eq!(world.ap.threshold(SHARED), 0, "silence closes the shared link");
         }

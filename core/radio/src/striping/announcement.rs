@@ -1,19 +1,19 @@
-//! The frame that tells one station on which channel its access point goes on.
+//! Frame by which an access point announces its next channel to one station.
 //!
-//! Beacons are sent once and acknowledged by nobody: on a busy channel, which is the one to be
-//! left, a station may miss those that announce another. This frame is for one station,
-//! acknowledged, and sent again as often as a data frame is.
+//! Beacons are sent once and not acknowledged, so a station may miss the beacons that announce
+//! another channel, in particular on a busy channel. This frame is addressed to one station,
+//! acknowledged, and retransmitted as often as a data frame.
 //!
 //! Source: IEEE 802.11-2020, 9.6.7.7 (Extended Channel Switch Announcement), annex E table E-4
-//! (operating classes), 9.4.2.20 and 9.4.2.160 (what it says of channels of more than 20 MHz).
+//! (operating classes), 9.4.2.20 and 9.4.2.160 (elements for channels of more than 20 MHz).
 
 use super::candidates::Tuning;
 use crate::stations::channel;
 
-/// The frame by which `access_point` tells `station` to follow it to another channel; `None` where
-/// that has no operating class, or is of 2.4 GHz and more than 20 MHz.
+/// Returns the frame by which `access_point` announces another channel to `station`; `None` if the
+/// channel has no operating class, or is of 2.4 GHz and wider than 20 MHz.
 ///
-/// The station goes after `beacons` intervals of beacons, of which the first has begun.
+/// The station switches after `beacons` beacon intervals, of which the first has begun.
 #[must_use]
 pub fn channel_switch(access_point: [u8; 6], station: [u8; 6], to: Tuning, beacons: u8) -> Option<Vec<u8>> {
     let number = u8::try_from(channel(to.primary)).ok()?;
@@ -41,7 +41,7 @@ pub fn channel_switch(access_point: [u8; 6], station: [u8; 6], to: Tuning, beaco
     Some(frame)
 }
 
-/// The operating class of a channel, of which `number` is the primary one.
+/// Returns the operating class of a channel whose primary channel has this number.
 fn operating_class(number: u8, channel: Tuning) -> Option<u8> {
     if let (1..=13, 20) = (number, channel.width) {
         return Some(81);
@@ -66,7 +66,8 @@ fn operating_class(number: u8, channel: Tuning) -> Option<u8> {
 /// The category of the frame, and its action. Source: IEEE 802.11-2020, 9.4.1.11 and 9.6.7.1.
 const PUBLIC: u8 = 4;
 const EXTENDED_CHANNEL_SWITCH: u8 = 4;
-/// The station may send until it goes.
+/// Channel switch mode: the station may transmit until it switches. Source: IEEE 802.11-2020,
+/// 9.4.2.18.
 const MAY_SEND: u8 = 0;
 /// Elements. Source: IEEE 802.11-2020, table 9-92.
 const SECONDARY_CHANNEL: u8 = 62;

@@ -1,11 +1,10 @@
-//! The channels to which an access point may move.
+//! Channels to which an access point may move.
 //!
-//! One stays in its band and keeps its width, because its stations agreed to both, and goes only
-//! where an access point may begin at once: where radar has to be listened for, that takes a minute
-//! (ETSI EN 301 893), which no link can wait.
+//! An access point stays in its band and keeps its width, because its stations have negotiated
+//! both. It moves only to channels on which it may transmit at once: listening for radar takes a
+//! minute (ETSI EN 301 893), which is too long for a link.
 //!
-//! Source: IEEE 802.11-2020 annex E (how channels are put together). Scope: 2.4 GHz with 20 MHz;
-//! 5 GHz.
+//! Source: IEEE 802.11-2020 annex E (composition of channels). Scope: 2.4 GHz with 20 MHz; 5 GHz.
 
 /// A channel with its width. Units: MHz.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +16,8 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// The centre of the whole width; of a width or a frequency that does not exist, the primary
-    /// channel's. Units: MHz.
+    /// Returns the centre of the whole width; of the primary channel if the width or frequency does
+    /// not exist. Units: MHz.
     #[must_use]
     pub fn centre(&self) -> u32 {
         let Some(first) = self.first() else {
@@ -27,7 +26,8 @@ impl Tuning {
         first + (self.width - STEP) / 2
     }
 
-    /// On which side of the primary channel of 20 MHz the other one of its pair is; 0: it has none.
+    /// Returns the side of the primary 20 MHz channel on which the secondary channel lies; 0 if
+    /// there is none.
     #[must_use]
     pub fn secondary(&self) -> i32 {
         match (self.width, self.first()) {
@@ -37,7 +37,7 @@ impl Tuning {
         }
     }
 
-    /// The centre of the lowest 20 MHz.
+    /// Returns the centre of the lowest 20 MHz.
     fn first(&self) -> Option<u32> {
         let parts = self.width / STEP;
         let (begin, _) = *BLOCKS
@@ -47,18 +47,18 @@ impl Tuning {
         is_on_grid.then(|| self.primary - (self.primary - begin) / STEP % parts * STEP)
     }
 
-    /// Whether two take each other's air. Channels of 2.4 GHz reach over 22 MHz.
+    /// Returns whether two channels overlap. Channels of 2.4 GHz extend over 22 MHz.
     fn overlaps(&self, other: &Self) -> bool {
         let reach = (self.width + other.width) / 2 + if is_low(self.primary) { 2 } else { 0 };
         self.centre().abs_diff(other.centre()) < reach
     }
 }
 
-/// Where an access point that is on `now` may go, the best first.
+/// Returns the channels to which an access point on `now` may move, the best first.
 ///
-/// `allowed`: the channels of 20 MHz, by their centres, on which it may begin at once, MHz.
-/// `taken`: channels whose air is needed otherwise. `busy`: of a channel the share of the time that
-/// it is not free, where that is known.
+/// `allowed`: centres of the 20 MHz channels on which it may transmit at once, MHz. `taken`:
+/// channels whose airtime is needed for other links. `busy`: share of the time for which a channel
+/// is occupied, if known.
 #[must_use]
 pub fn candidates(
     now: Tuning,
@@ -93,7 +93,7 @@ pub fn candidates(
         .collect();
     let of = |primary: &u32| busy(*primary).unwrap_or(UNKNOWN);
     found.sort_by(|one, other| of(one).total_cmp(&of(other)));
-    found.truncate(MOST);
+    found.truncate(MAX);
     found
 }
 
@@ -101,16 +101,18 @@ fn is_low(frequency: u32) -> bool {
     frequency < 3000
 }
 
-/// Between channels of 20 MHz. Units: MHz.
+/// Spacing of 20 MHz channels. Source: IEEE 802.11-2020 annex E. Units: MHz.
 const STEP: u32 = 20;
-/// Where the 5 GHz band is put together, by the first and the last channel. Units: MHz.
+/// Blocks of the 5 GHz band, by the first and the last channel. Source: IEEE 802.11-2020 annex E.
+/// Units: MHz.
 const BLOCKS: [(u32, u32); 3] = [(5180, 5320), (5500, 5720), (5745, 5885)];
-/// Channels 1, 6 and 11, which leave each other alone. Units: MHz.
+/// Channels 1, 6 and 11, which do not overlap. Source: IEEE 802.11-2020 annex E. Units: MHz.
 const APART: [u32; 3] = [2412, 2437, 2462];
-/// One of which nothing is known comes after those that are mostly free.
+/// Assumed load of a channel without a measurement: such channels follow those that are mostly
+/// free. Source: our choice, the middle of the possible loads.
 const UNKNOWN: f64 = 0.5;
-/// Channels that a search tries. Source: Multifacet section 5.4.
-const MOST: usize = 10;
+/// Maximum number of channels that a search tries. Source: Multifacet section 5.4.
+const MAX: usize = 10;
 
 #[cfg(test)]
 mod tests {
@@ -120,7 +122,7 @@ mod tests {
         Tuning { primary, width }
     }
 
-    /// As in the United States, without what radar has.
+    /// As in the United States, without the radar channels.
     const ALLOWED: [u32; 12] = [
         2412, 2417, 2437, 2462, 5180, 5200, 5220, 5240, 5745, 5765, 5785, 5805,
     ];
@@ -155,7 +157,7 @@ mod tests {
         assert_eq!(candidates(at(5180, 20), &ALLOWED, &[], none), high);
         assert_eq!(candidates(at(5200, 40), &ALLOWED, &[], none), [5240, 5765, 5805]);
         assert_eq!(candidates(at(5240, 80), &ALLOWED, &[], none), [5805]);
-        // A part of it has radar, or the width is none that is understood.
+        // A part of the channel requires radar detection, or the width is not supported.
         assert_eq!(candidates(at(5240, 80), &ALLOWED[..11], &[], none), [0_u32; 0]);
         assert_eq!(candidates(at(5180, 160), &ALLOWED, &[], none), [0_u32; 0]);
         assert_eq!(candidates(at(2412, 40), &ALLOWED, &[], none), [0_u32; 0]);

@@ -1,24 +1,24 @@
-//! How much a link may carry whose air a repeater also needs towards its clients.
+//! Rate limit of a link whose channel a repeater also needs towards its clients.
 //!
-//! It joins both halves of [`super::throttle`] in the box that sees the clients' hop: the
-//! [`Monitor`] judges how long frames wait for the clients, and the [`Throttle`] turns that into a
-//! rate, which the embedding tells the box at the other end of the link. It starts closed, as a
-//! traditional repeater. In its steady state the limit grows while frames hardly wait and the link
-//! uses what it may, and shrinks while they wait long or are dropped. It fails towards closed: a
-//! hop that sends nothing lets frames wait.
+//! It connects both halves of [`super::throttle`] in the box next to the clients: the [`Monitor`]
+//! judges the queueing delay of frames for the clients, and the [`Throttle`] derives a rate, which
+//! the embedding sends to the box at the other end of the link. It starts closed, as a traditional
+//! repeater. Steady state: the limit increases while the delay is short and the link uses its
+//! limit, and decreases while the delay is long or frames are dropped. It fails towards closed: if
+//! the hop sends nothing, the delay of waiting frames is long.
 //!
 //! ```text
-//!   look: bytes that wait, were sent, were lost --> how long frames wait --> Monitor --> Feedback
-//!   look: bytes that the shared link has brought --> its rate ------------> Throttle <-----+
+//!   sample: bytes waiting, sent, dropped -------> delay of frames ---------> Monitor --> Feedback
+//!   sample: bytes received on the shared link --> its rate --------------> Throttle <-----+
 //!                                                                              +--> limit
 //! ```
 //!
-//! Source: Multifacet section 3.2. Deviates: the marks are times, because a hundred packets are
-//! 4 ms of one radio and a quarter of a second of another; a frame that the queue drops counts as
-//! one that waits too long, because queues that drop early (RFC 8290) never grow long; the limit
-//! is a rate and not a number of unanswered packets, because the other box's windows are its own
-//! business; and it stays near what the link carries, as the window of RFC 7661 does, so that a
-//! reduction has its effect at once.
+//! Source: Multifacet section 3.2. Deviates: the marks are times, because a hundred packets are 4
+//! ms of one radio and 250 ms of another. A frame that the queue drops counts as a delay above the
+//! high mark, because queues that drop early (RFC 8290) never grow long. The limit is a rate
+//! instead of a number of unacknowledged packets, because the other box controls its own windows.
+//! The limit stays near the used rate, as the window of RFC 7661 does, so that a reduction has its
+//! effect at once.
 
 use std::collections::VecDeque;
 
@@ -26,41 +26,41 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use super::throttle::{Feedback, Monitor, MonitorConfig, Throttle, ThrottleConfig};
 
-/// What the system says of the hop to the clients and of the shared link.
+/// Sample of the system's counters of the hop to the clients and of the shared link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
-    /// What waits for the clients now.
+pub struct HopSample {
+    /// Bytes that wait for the clients now.
     pub waiting: Bytes,
-    /// What has left for the clients so far.
+    /// Bytes sent to the clients so far.
     pub sent: Bytes,
     /// Frames for the clients that were dropped so far.
     pub lost: u64,
-    /// What the shared link has brought from the other box so far.
+    /// Bytes received from the other box over the shared link so far.
     pub brought: Bytes,
 }
 
-/// Decides how much the shared link may carry.
+/// Computes the rate limit of the shared link.
 ///
-/// Drive it with [`Self::handle_look`] each [`LOOK`].
+/// Driven by [`Self::handle_sample`] each [`POLL_INTERVAL`].
 ///
-/// Cost: O(1) a look; memory for the looks of one period, at most [`MOST_LOOKS`].
+/// Cost: O(1) a sample; memory for the samples of one period, at most [`MAX_SAMPLES`].
 #[derive(Clone, Debug)]
 pub struct ClientHop {
     monitor: Monitor,
     throttle: Throttle,
-    before: Option<(Instant, Look)>,
-    /// What the hop sends while frames wait, smoothed.
+    before: Option<(Instant, HopSample)>,
+    /// Rate of the hop while frames wait, smoothed.
     drains: Option<Rate>,
     waits: Duration,
     lost_at: Option<Instant>,
-    /// What the shared link had brought at the looks of the last period.
+    /// Received bytes of the shared link at the samples of the last period.
     brought: VecDeque<(Instant, Bytes)>,
     carries: Rate,
     most: Rate,
 }
 
 impl ClientHop {
-    /// A hop that nothing is known of; the shared link is closed.
+    /// Creates a machine without measurements; the shared link is closed.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -76,8 +76,8 @@ impl ClientHop {
         }
     }
 
-    /// Takes in what the system says now. Counters that fall have begun anew.
-    pub fn handle_look(&mut self, look: Look, now: Instant) {
+    /// Handles a sample. A counter that decreased has been restarted.
+    pub fn handle_sample(&mut self, look: HopSample, now: Instant) {
         self.on_brought(look.brought, now);
         if let Some((at, before)) = self.before.replace((now, look)) {
             self.on_hop(&look, &before, now.since(at));
@@ -98,9 +98,9 @@ impl ClientHop {
         }
     }
 
-    fn on_hop(&mut self, look: &Look, before: &Look, passed: Duration) {
+    fn on_hop(&mut self, look: &HopSample, before: &HopSample, passed: Duration) {
         let sent = Bytes(look.sent.0.saturating_sub(before.sent.0));
-        // What it sent while frames waited all the time is what it can send.
+        // With frames waiting at both samples, the bytes sent in between are the hop's capacity.
         if look.waiting.0 > 0
             && before.waiting.0 > 0
             && let Some(rate) = Rate::of(sent, passed)
@@ -122,8 +122,8 @@ impl ClientHop {
         }
         self.brought.push_back((now, brought));
         let is_old = |(at, _): &(Instant, Bytes)| now.since(*at) >= PERIOD;
-        // One that is as old as the period is its beginning.
-        while self.brought.get(1).is_some_and(is_old) || self.brought.len() > MOST_LOOKS {
+        // A sample as old as the period is the period's beginning.
+        while self.brought.get(1).is_some_and(is_old) || self.brought.len() > MAX_SAMPLES {
             self.brought.pop_front();
         }
         if let Some((at, first)) = self.brought.front()
@@ -148,27 +148,27 @@ impl ClientHop {
         self.throttle.handle_feedback(feedback, now);
     }
 
-    /// What the shared link may carry; zero: it is closed.
+    /// Returns the rate limit of the shared link; zero if it is closed.
     #[must_use]
     pub fn limit(&self) -> Rate {
         Rate::from_bps(self.throttle.threshold() as u64 * UNIT as u64)
     }
 
-    /// How long frames wait for the clients.
+    /// Returns the queueing delay of frames for the clients.
     #[must_use]
     pub fn waits(&self) -> Duration {
         self.waits
     }
 
-    /// What the shared link carries, over the last period.
+    /// Returns the rate of the shared link over the last period.
     #[must_use]
     pub fn carries(&self) -> Rate {
         self.carries
     }
 
-    /// The most that it has carried.
+    /// Returns the maximum rate of the shared link so far.
     #[must_use]
-    pub fn most(&self) -> Rate {
+    pub fn max_rate(&self) -> Rate {
         self.most
     }
 }
@@ -177,41 +177,45 @@ fn micros(time: Duration) -> usize {
     usize::try_from(time.as_micros()).unwrap_or(usize::MAX)
 }
 
-/// Between two reports. Source: Multifacet section 5.4.
+/// Interval between reports. Source: Multifacet section 5.4.
 pub const PERIOD: Duration = Duration::from_millis(200);
-/// Between two looks: half of the high mark, so that a queue is seen before it is twice as long.
-pub const LOOK: Duration = Duration::from_millis(10);
-/// Looks kept of one period.
-pub const MOST_LOOKS: usize = 64;
+/// Interval between samples: half of the high mark, so that a queue is detected before it is twice
+/// as long. Source: docs/notebook/repeater.md, where the throttle reacted to 8 % of the onsets at
+/// once with 50 ms and to 44 % with 10 ms.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum number of stored samples of one period. Source: our choice, a bound on memory, three
+/// times the samples of [`PERIOD`] at [`POLL_INTERVAL`].
+pub const MAX_SAMPLES: usize = 64;
 
-/// The marks, in microseconds. The high one is what the kernel's queue for a station lets stand
-/// before it drops (`net/mac80211/tx.c`, the target of its CoDel): a mark beyond that is hardly
-/// ever reached, and the paper's 100 packets, 50 ms at 24 Mbit/s, were not at 24 of 69 onsets. The
-/// low one is the paper's 20 packets at that rate.
+/// Marks, in microseconds. The high mark is the target of the CoDel in the kernel's station queues
+/// (`net/mac80211/tx.c`): a higher mark is rarely reached, and the paper's 100 packets, 50 ms at 24
+/// Mbit/s, were not reached at 24 of 69 onsets. The low mark is the paper's 20 packets at that
+/// rate.
 const MONITOR: MonitorConfig = MonitorConfig {
     low: 10_000,
     high: 20_000,
     period: PERIOD,
 };
-/// Above the high mark.
+/// Delay that is used while frames are dropped. Source: the high mark of [`MONITOR`] and 1 us.
 const TOO_LONG: Duration = Duration::from_micros(20_001);
-/// A hop that does not send says nothing of how long frames wait.
+/// Maximum estimated delay, and the estimate for a hop that sends nothing. Source: our choice, far
+/// above the high mark, so that it always throttles; it only bounds what is reported.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Units of the limit: kbit/s. From 1 Mbit/s it takes ten reports (2 s) to 58 Mbit/s; the largest
-/// is beyond any radio's rate.
+/// Units of the limit: kbit/s. From 1 Mbit/s it takes ten reports (2 s) to 58 Mbit/s; the maximum
+/// exceeds the rate of any radio.
 const THROTTLE: ThrottleConfig = ThrottleConfig {
     first: 1_000.0,
     most: 10_000_000.0,
     increase: 1.5,
     decrease: 0.8,
-    // The monitor is in this box, and speaks at every look that is late enough.
+    // The monitor is in the same box, and reports at the first sample after each period.
     silence: Duration::from_secs(1),
 };
-/// Bit/s of one unit.
+/// Unit of the limit. Source: definition of 1 kbit/s. Units: bit/s.
 const UNIT: f64 = 1_000.0;
-/// A limit this many times what the link carries is not used up, and does not grow: one step of
-/// the throttle.
+/// The limit increases only while it is below the used rate times this factor, one step of the
+/// throttle.
 const AHEAD: f64 = THROTTLE.increase;
 
 #[cfg(test)]
@@ -220,11 +224,11 @@ mod tests {
 
     use super::*;
 
-    /// A hop that sends `drains` and a shared link that carries what it may, up to `link`.
+    /// Model of a hop with capacity `drains` and a shared link that uses its limit, up to `link`.
     struct Model {
         hop: ClientHop,
         now: Instant,
-        look: Look,
+        look: HopSample,
         drains: Rate,
         own: Rate,
         link: Rate,
@@ -236,7 +240,7 @@ mod tests {
             Self {
                 hop: ClientHop::new(Instant::ZERO),
                 now: Instant::ZERO,
-                look: Look::default(),
+                look: HopSample::default(),
                 drains: Rate::from_mbps(drains),
                 own: Rate::from_mbps(own),
                 link: Rate::from_mbps(link),
@@ -245,17 +249,17 @@ mod tests {
         }
 
         fn pass(&mut self, time: Duration) {
-            for _ in 0..time.as_millis() / LOOK.as_millis() {
-                self.now += LOOK;
-                let shared = self.hop.limit().min(self.link).bytes_in(LOOK).0;
-                let arrived = self.look.waiting.0 + shared + self.own.bytes_in(LOOK).0;
-                let sent = arrived.min(self.drains.bytes_in(LOOK).0);
+            for _ in 0..time.as_millis() / POLL_INTERVAL.as_millis() {
+                self.now += POLL_INTERVAL;
+                let shared = self.hop.limit().min(self.link).bytes_in(POLL_INTERVAL).0;
+                let arrived = self.look.waiting.0 + shared + self.own.bytes_in(POLL_INTERVAL).0;
+                let sent = arrived.min(self.drains.bytes_in(POLL_INTERVAL).0);
                 let kept = (arrived - sent).min(self.queue.0);
                 self.look.lost += u64::from(kept < arrived - sent);
                 self.look.waiting = Bytes(kept);
                 self.look.sent.0 += sent;
                 self.look.brought.0 += shared;
-                self.hop.handle_look(self.look, self.now);
+                self.hop.handle_sample(self.look, self.now);
             }
         }
 
@@ -272,8 +276,8 @@ mod tests {
         assert!((20.0..46.0).contains(&model.mbps()), "{}", model.mbps());
         let open = model.mbps();
         model.pass(Duration::from_secs(10));
-        assert_eq!(model.mbps(), open, "what is not used up does not grow");
-        assert_eq!(model.hop.most().as_bps(), 20_000_000);
+        assert_eq!(model.mbps(), open, "an unused limit does not increase");
+        assert_eq!(model.hop.max_rate().as_bps(), 20_000_000);
     }
 
     #[test]
@@ -282,7 +286,7 @@ mod tests {
         model.pass(Duration::from_secs(5));
         let (mut sum, mut longest) = (0.0, Duration::ZERO);
         for _ in 0..2_000 {
-            model.pass(LOOK);
+            model.pass(POLL_INTERVAL);
             sum += model.mbps() / 2_000.0;
             longest = longest.max(model.hop.waits());
         }
@@ -298,7 +302,7 @@ mod tests {
         model.drains = Rate::from_mbps(30);
         let mut looks = 0;
         while model.hop.limit() >= open {
-            model.pass(LOOK);
+            model.pass(POLL_INTERVAL);
             looks += 1;
             assert!(looks < 100, "never");
         }
@@ -314,7 +318,7 @@ mod tests {
         model.pass(Duration::from_secs(5));
         let mut sum = 0.0;
         for _ in 0..2_000 {
-            model.pass(LOOK);
+            model.pass(POLL_INTERVAL);
             sum += model.mbps() / 2_000.0;
         }
         assert!((5.0..13.0).contains(&sum), "{sum} Mbit/s of 10");
@@ -331,7 +335,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the system says, it neither panics nor allows more than twice what is carried.
+        /// For any counters of the system, it does not panic and never allows more than twice the
+        /// used rate.
         #[test]
         fn bears_any_looks(
             looks in proptest::collection::vec(
@@ -343,12 +348,12 @@ mod tests {
             let mut now = Instant::ZERO;
             for (waiting, sent, lost, brought, wait) in looks {
                 now += Duration::from_millis(wait);
-                let look = Look { waiting: Bytes(waiting), sent: Bytes(sent), lost, brought: Bytes(brought) };
-                hop.handle_look(look, now);
-                let most = hop.most().as_bps() as f64 * AHEAD * THROTTLE.increase;
+                let look = HopSample { waiting: Bytes(waiting), sent: Bytes(sent), lost, brought: Bytes(brought) };
+                hop.handle_sample(look, now);
+                let most = hop.max_rate().as_bps() as f64 * AHEAD * THROTTLE.increase;
                 prop_assert!(hop.limit().as_bps() as f64 <= most.max(THROTTLE.first * UNIT * 1.5) + UNIT);
                 prop_assert!(hop.waits() <= LONGEST);
-                prop_assert!(hop.brought.len() <= MOST_LOOKS);
+                prop_assert!(hop.brought.len() <= MAX_SAMPLES);
             }
         }
     }

@@ -1,37 +1,38 @@
-//! The repeater's side of a migration: it goes where its access point says, and looks for it when
-//! that has gone without it.
+//! Repeater's side of a migration: follows the announcements of its access point, and searches for
+//! the access point after a missed announcement.
 //!
-//! It starts on the channel on which it joined. In its steady state it hears the access point at
-//! least with every beacon. It fails towards searching: when it has heard nothing for a while it
-//! tries every channel that it knows of, in turn and for ever, until it hears it again.
+//! It starts on the channel on which it associated. Steady state: it receives a frame of the access
+//! point at least every beacon interval. It fails towards searching: after `timeout` without a
+//! frame it tries every known channel in turn, without end, until it receives the access point
+//! again.
 //!
 //! ```text
-//!   settled --announced--> leaving --(after so many beacons)--> settled, there
+//!   settled --announced--> leaving --(countdown of beacons) --> settled, there
 //!      |  ^
-//!      |  +-------- heard --------+
-//!      +--silence--> searching ---+---(nobody for `dwell`)--> the next channel
+//!      |  +--- frame received ----+
+//!      +--silence--> searching ---+---(silence for `dwell`)--> the next channel
 //! ```
 //!
 //! Source: Multifacet sections 3.4 and 4 (announcements in beacons). Deviates: the search is not in
-//! the paper, which does not say what becomes of a repeater that missed all announcements; after
-//! two lost beacons it would be cut off.
+//! the paper, which does not describe a repeater that missed all announcements; after two lost
+//! beacons it would be disconnected.
 
 use hawser_units::{Duration, Instant};
 
-/// How a [`Follower`] behaves.
+/// Parameters of a [`Follower`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Between two beacons.
+    /// Interval between beacons.
     pub beacon: Duration,
-    /// Silence after which it searches.
+    /// Time without a frame of the access point after which a search begins.
     pub timeout: Duration,
-    /// How long it stays on a channel while it searches.
+    /// Time spent on each channel of a search.
     pub dwell: Duration,
 }
 
 impl Default for Config {
-    /// A beacon each 100 ms, as the paper's two last 200 ms; a search after seven that did not
-    /// come, as Linux's `IEEE80211_BEACON_LOSS`; and on each channel long enough to hear two.
+    /// Beacons every 100 ms, as two of the paper's beacons take 200 ms; a search after seven missed
+    /// beacons, as Linux's `IEEE80211_BEACON_LOSS`; on each channel long enough to receive two.
     fn default() -> Self {
         Self {
             beacon: Duration::from_millis(100),
@@ -41,26 +42,26 @@ impl Default for Config {
     }
 }
 
-/// A radio that follows an access point over channels.
+/// Radio that follows an access point over channels.
 ///
-/// Drive it as every machine of this level; it says which channel to tune to.
+/// Driven like every machine of this level; its output is the channel to tune to.
 ///
 /// Cost: O(channels known) an announcement; memory for each channel that was ever announced.
 #[derive(Clone, Debug)]
 pub struct Follower {
     config: Config,
     channel: u16,
-    /// In the order in which they were heard of.
+    /// Known channels, in order of their discovery.
     known: Vec<u16>,
     leaving: Option<(u16, Instant)>,
-    /// When it has been silent for too long.
+    /// Time at which the timeout without a frame expires.
     silent_at: Instant,
     is_searching: bool,
     searches: u64,
 }
 
 impl Follower {
-    /// With an access point on `channel`.
+    /// Creates a follower with an access point on `channel`.
     #[must_use]
     pub fn new(config: Config, channel: u16, now: Instant) -> Self {
         Self {
@@ -74,14 +75,14 @@ impl Follower {
         }
     }
 
-    /// A frame of the access point was read.
+    /// Handles a received frame of the access point.
     pub fn handle_heard(&mut self, now: Instant) {
         self.is_searching = false;
         self.silent_at = now + self.config.timeout;
     }
 
-    /// A beacon that was due at `due` says that the access point goes to `channel` after `beacons`
-    /// more. The latest one counts.
+    /// Handles a beacon, due at `due`, that announces a switch to `channel` after `beacons` more
+    /// beacons. The latest announcement counts.
     pub fn handle_announcement(&mut self, channel: u16, beacons: u8, due: Instant, now: Instant) {
         self.handle_heard(now);
         if !self.known.contains(&channel) {
@@ -90,7 +91,8 @@ impl Follower {
         self.leaving = Some((channel, due + self.config.beacon * u32::from(beacons)));
     }
 
-    /// Lets time pass. Returns the channel to tune to.
+    /// Switches to an announced or searched channel that is due at `now`. Returns the channel to
+    /// tune to.
     pub fn handle_timeout(&mut self, now: Instant) -> Option<u16> {
         if let Some((channel, due)) = self.leaving.filter(|(_, due)| *due <= now) {
             self.leaving = None;
@@ -114,25 +116,25 @@ impl Follower {
         is_other.then_some(channel)
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns when [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.leaving.map_or(self.silent_at, |(_, due)| due)
     }
 
-    /// Whether the access point is where this radio is, and stays there for all that is known.
+    /// Returns whether the access point is on this radio's channel and has not announced another.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.leaving.is_none() && !self.is_searching
     }
 
-    /// The channel it is on.
+    /// Returns the present channel of the radio.
     #[must_use]
     pub fn channel(&self) -> u16 {
         self.channel
     }
 
-    /// How often it had to look for the access point.
+    /// Returns the number of searches for the access point.
     #[must_use]
     pub fn searches(&self) -> u64 {
         self.searches
@@ -190,8 +192,7 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever the access point ends up among the announced channels, and whichever beacons
-        /// are lost on the way, it is found again.
+        /// The access point is found again on any of the announced channels, with any lost beacons.
         #[test]
         fn finds_an_access_point_that_stays(
             moves in proptest::collection::vec((37_u16..42, 0_u8..3, 0_u64..900, any::<bool>()), 1..30),
@@ -218,8 +219,8 @@ mod tests {
                 let until = now + Duration::from_millis(wait);
                 pass(&mut follower, &mut now, until);
             }
-            // Beacons of one that stays: at most a patience and a dwell on each channel until one
-            // is heard.
+            // Beacons of an access point that stays: at most `timeout`, and `dwell` on each
+            // channel, pass until the repeater receives one.
             let mut waited = 0;
             while follower.channel() != access_point || !follower.is_settled() {
                 let until = now + Duration::from_millis(100);

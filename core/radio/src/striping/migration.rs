@@ -1,19 +1,19 @@
-//! Moving the channel that is not shared to a better one, both ends at once.
+//! Search for a better channel of the link that is not shared; both ends switch at the same time.
 
 use hawser_units::{Duration, Instant};
 
-/// Which channels are tried.
+/// Strategy of a search over channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
-    /// The first that is better is taken.
+    /// Takes the first channel that is better.
     Adequate,
-    /// All are tried, and the best is taken.
+    /// Tries all channels and takes the best.
     Best,
 }
 
-/// Announces, moves, measures, and moves on or stays.
+/// Announces a channel, switches to it, tests it, and continues with the next or stays.
 ///
-/// Data wait meanwhile. A move that finds nothing better ends on the original channel.
+/// Data wait during a search. A search that finds nothing better ends on the original channel.
 ///
 /// ```text
 ///   idle --start--> announcing --(beacons sent)--> probing --(adequate, and better)------------> idle, moved
@@ -33,19 +33,19 @@ pub struct Migration {
     tried: usize,
 }
 
-/// How long each step takes.
+/// Durations of the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which channels are tried.
+    /// Strategy of the search.
     pub search: Search,
-    /// Of the announcement: two beacons.
+    /// Duration of the announcement: two beacons.
     pub announcement: Duration,
-    /// Of the bandwidth test.
+    /// Duration of the bandwidth test.
     pub probe: Duration,
 }
 
 impl Config {
-    /// The paper's times: 200 ms of announcement, 20 ms of test.
+    /// Returns the paper's durations: 200 ms of announcement, 20 ms of test.
     ///
     /// Source: Multifacet sections 3.4 and 5.4.
     #[must_use]
@@ -58,12 +58,12 @@ impl Config {
     }
 }
 
-/// What another channel has to carry, so that it is worth a move from one that carries `carries`: a
-/// quarter more, and so much more that it is hardly chance. A test counts packets, of which each
-/// stands for `one`; counts that come about by chance differ from one test to the next by the root
-/// of what they are (Poisson), and here by twice the root of their sum.
+/// Returns the minimum rate of another channel that justifies a move from a channel with the rate
+/// `carries`: a quarter more, and more than chance explains. A test counts packets, each of which
+/// contributes `one` to the rate. Counts vary between tests by their square root (Poisson); the
+/// margin is twice the square root of the sum of both counts.
 ///
-/// Units: as those of `carries`, all of them.
+/// Units: all arguments and the result have the unit of `carries`.
 #[must_use]
 pub fn worth_moving(carries: f64, one: f64) -> f64 {
     // d = 2 sqrt(one (carries + carries + d)), solved for d.
@@ -78,19 +78,19 @@ enum State {
     Probing { until: Instant },
 }
 
-/// What the embedding is to do.
+/// Action for the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Announce this channel in beacons; data stop.
+    /// Announce this channel in beacons, and stop data.
     Announce(u16),
     /// Measure the bandwidth on this channel, where both ends are now.
     Probe(u16),
-    /// Data go on, on this channel.
+    /// Resume data on this channel.
     Resume(u16),
 }
 
 impl Migration {
-    /// On `channel`.
+    /// Creates a machine on `channel`.
     #[must_use]
     pub fn new(config: Config, channel: u16) -> Self {
         Self {
@@ -104,8 +104,8 @@ impl Migration {
         }
     }
 
-    /// The throughput on the present channel is too small: tries `candidates` in their order.
-    /// Ignored while a search goes on.
+    /// Starts a search because the throughput of the present channel is too small: tries
+    /// `candidates` in order. Ignored during a search.
     pub fn start(&mut self, candidates: &[u16], throughput: f64, now: Instant) -> Option<Step> {
         if self.state != State::Idle {
             return None;
@@ -125,7 +125,8 @@ impl Migration {
         Step::Announce(to)
     }
 
-    /// Time has passed. `measured`: the bandwidth found by the test, when one ends now.
+    /// Executes the step that is due at `now`. `measured`: result of a bandwidth test that ends
+    /// now.
     pub fn handle_timeout(&mut self, measured: Option<f64>, now: Instant) -> Option<Step> {
         match self.state {
             State::Announcing { to, until, is_last } if until <= now => {
@@ -143,8 +144,8 @@ impl Migration {
         }
     }
 
-    /// The access point cannot announce what it was to announce: both ends are where they were, and
-    /// the next channel is tried. Ignored while nothing is announced.
+    /// Handles an announcement that the access point could not send: both ends stay on their
+    /// channel, and the next channel is tried. Ignored while nothing is announced.
     pub fn handle_refused(&mut self, now: Instant) -> Option<Step> {
         let State::Announcing { .. } = self.state else {
             return None;
@@ -152,7 +153,7 @@ impl Migration {
         if let Some(to) = self.untried.pop() {
             return Some(self.announce(to, false, now));
         }
-        // Not to the best one, where that was refused.
+        // The best channel is not tried again if it was the one refused.
         let is_elsewhere = self.best.0 != self.current
             && !matches!(self.state, State::Announcing { to, .. } if to == self.best.0);
         if is_elsewhere {
@@ -178,7 +179,7 @@ impl Migration {
         self.announce(self.best.0, true, now)
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns when [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
@@ -187,19 +188,19 @@ impl Migration {
         }
     }
 
-    /// How long its steps take.
+    /// Returns the durations of its steps.
     #[must_use]
     pub fn config(&self) -> Config {
         self.config
     }
 
-    /// Whether data may be sent on the channel.
+    /// Returns whether data may be sent on the channel.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.state == State::Idle
     }
 
-    /// The channel, and how many were tried in the last search.
+    /// Returns the channel, and how many channels the last search tried.
     #[must_use]
     pub fn channel(&self) -> (u16, usize) {
         (self.current, self.tried)
@@ -250,7 +251,7 @@ mod tests {
             Some(Step::Announce(4))
         );
         assert_eq!(migration.handle_refused(at(450)), Some(Step::Announce(2)));
-        // Nor this one: it stays where it is.
+        // The access point refuses this one too, and stays on its channel.
         assert_eq!(migration.handle_refused(at(460)), Some(Step::Resume(3)));
         assert_eq!(migration.channel(), (3, 2));
     }

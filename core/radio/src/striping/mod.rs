@@ -1,17 +1,17 @@
 //! Two radios between an access point and its repeater: one on a channel of its own, one on the
 //! channel that the repeater shares with its client.
 //!
-//! The access point stripes packets over both by what the links answer, the shared link gets only
-//! the air that the repeater leaves ([`throttle`]), and the other link moves to a better channel
-//! when it is poor ([`migration`]). Striping starts in turn ([`Phase::Bootstrap`]); its steady
-//! state gives a packet to whichever link answered for one; with little to send it goes in turn
-//! again. It fails towards a traditional repeater: a throttle that hears nothing closes the shared
-//! link.
+//! The access point distributes packets over both by the links' acknowledgements. The shared link
+//! gets only the airtime that the repeater leaves ([`throttle`]), and the other link moves to a
+//! better channel when its channel is poor ([`migration`]). Striping starts by alternating
+//! ([`Phase::Bootstrap`]); in its steady state a packet is sent on the link that acknowledged one;
+//! with few packets it alternates again. It fails towards a traditional repeater: a throttle
+//! without feedback closes the shared link.
 //!
-//! [`access_point`] joins these for the one side; the repeater's are [`reorder`],
+//! [`access_point`] combines these for the access point. The repeater uses [`reorder`],
 //! [`throttle::Monitor`] and [`following`]. [`client_hop`] is the throttle of `hawser repeat`,
-//! whose links move by [`migration`] too: [`occasion`] says when, [`candidates`] where to,
-//! and by [`announcement`] a station hears of it.
+//! whose links also move by [`migration`]: [`occasion`] decides when, [`candidates`] lists the
+//! channels, and [`announcement`] notifies a station.
 //!
 //! Source: Multifacet sections 3 and 4. Scope: downlink.
 
@@ -25,20 +25,22 @@ pub mod occasion;
 pub mod reorder;
 pub mod throttle;
 
-/// Packets that the repeater keeps in order at most. Source: Multifacet section 5.4.
+/// Maximum number of packets in the repeater's reorder buffer. Source: Multifacet section 5.4.
 pub const REORDER_PACKETS: usize = 2048;
-/// How long it waits for a missing one. Source: Multifacet section 4.
+/// Maximum wait for a missing packet. Source: Multifacet section 4.
 pub const REORDER_HOLD: hawser_units::Duration = hawser_units::Duration::from_millis(10);
-/// Packets that the access point keeps for links that vary. Source: Multifacet Table 5.
+/// Maximum number of packets in the access point's buffer, for links of variable rate. Source:
+/// Multifacet Table 5.
 pub const BUFFER_PACKETS: usize = 200;
 
-/// Packets that may be unanswered on a link that is not throttled.
+/// Maximum number of unacknowledged packets on a link that is not throttled.
 ///
-/// Not stated; few enough that two links of 20 Mb/s differ by less than [`REORDER_HOLD`], and a
-/// transmission of 802.11n aggregates them.
+/// Not stated in the paper. Small enough that two links of 20 Mbit/s differ by less than
+/// [`REORDER_HOLD`]; large enough for aggregation by 802.11n. Source: eight packets of 1,500 bytes
+/// take 4.8 ms at 20 Mbit/s.
 pub const THRESHOLD: usize = 8;
 
-/// What each hop carries when it is alone on its channel, in any one unit.
+/// Rate of each hop when it is the only sender on its channel, in any unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hops {
     /// Access point to repeater, on a channel of its own.
@@ -50,10 +52,10 @@ pub struct Hops {
 }
 
 impl Hops {
-    /// What the access point should send on the shared channel.
+    /// Returns the rate that the access point should send on the shared channel.
     ///
-    /// Source: Multifacet eqs. 1 and 2. Deviates: never below zero, where the client's hop is the
-    /// bottleneck (its zone 1).
+    /// Source: Multifacet eqs. 1 and 2. Deviates: never negative; it is 0 if the client's hop is
+    /// the bottleneck (the paper's zone 1).
     #[must_use]
     pub fn spare(self) -> f64 {
         if self.own >= self.down || self.shared <= 0.0 {
@@ -62,34 +64,34 @@ impl Hops {
         (1.0 - self.own / self.down) / (1.0 / self.shared + 1.0 / self.down)
     }
 
-    /// What a client gets at most.
+    /// Returns the maximum rate of a client.
     #[must_use]
     pub fn optimum(self) -> f64 {
         (self.own + self.spare()).min(self.down)
     }
 
-    /// What it gets with the channel of its own alone.
+    /// Returns the rate with the own channel alone.
     #[must_use]
     pub fn traditional(self) -> f64 {
         self.own.min(self.down)
     }
 }
 
-/// How packets go to links.
+/// Phase of the assignment of packets to links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// In turn, until each link has had as many as its threshold.
+    /// Alternation until each link has received its threshold of packets.
     Bootstrap,
-    /// To a link with fewer unanswered packets than its threshold.
+    /// Assignment to a link with fewer unacknowledged packets than its threshold.
     Steady,
-    /// In turn, because the links have next to nothing to answer.
+    /// Alternation because the links have almost nothing to acknowledge.
     LowDemand,
 }
 
-/// Gives packets to links by what they answer.
+/// Assigns packets to links by their acknowledgements.
 ///
 /// Source: Multifacet section 3.1. Deviates: demand is low below an eighth of the thresholds; the
-/// paper says a very small number.
+/// paper says only "a very small number".
 #[derive(Clone, Debug)]
 pub struct Striping {
     links: Vec<Link>,
@@ -111,7 +113,7 @@ impl Link {
 }
 
 impl Striping {
-    /// Over links of these thresholds.
+    /// Creates an assignment over links with these thresholds.
     #[must_use]
     pub fn new(thresholds: &[usize]) -> Self {
         let link = |threshold: &usize| Link {
@@ -126,24 +128,25 @@ impl Striping {
         }
     }
 
-    /// Changes how many packets may be unanswered on a link.
+    /// Sets the maximum number of unacknowledged packets on a link.
     pub fn set_threshold(&mut self, link: usize, threshold: usize) {
         self.links[link].threshold = threshold;
     }
 
-    /// How many packets may be unanswered on a link.
+    /// Returns the maximum number of unacknowledged packets on a link.
     #[must_use]
     pub fn threshold(&self, link: usize) -> usize {
         self.links[link].threshold
     }
 
-    /// Whether a link may take a packet.
+    /// Returns whether a link may take a packet.
     #[must_use]
     pub fn has_room(&self, link: usize) -> bool {
         self.links[link].has_room()
     }
 
-    /// Gives the next packet to a link whatever the others answer; `false` when it has no room.
+    /// Assigns the next packet to a link, regardless of the other links' acknowledgements. Returns
+    /// `false` if the link has no room.
     pub fn give(&mut self, link: usize) -> bool {
         let link = &mut self.links[link];
         let has_room = link.has_room();
@@ -154,14 +157,14 @@ impl Striping {
         has_room
     }
 
-    /// Which link takes the next packet; `None` when it has to wait.
+    /// Returns the link that takes the next packet; `None` if the packet has to wait.
     pub fn choose(&mut self) -> Option<usize> {
         self.update();
         let count = self.links.len();
         let in_turn = (0..count).map(|step| (self.turn + step) % count);
         let chosen = match self.phase {
             Phase::Bootstrap | Phase::LowDemand => in_turn.into_iter().find(|index| self.has_room(*index)),
-            // The one with the largest share of its threshold left.
+            // The link with the largest unused part of its threshold.
             Phase::Steady => in_turn.filter(|index| self.has_room(*index)).min_by(|a, b| {
                 let filled = |link: &Link| link.unanswered as f64 / link.threshold as f64;
                 filled(&self.links[*a]).total_cmp(&filled(&self.links[*b]))
@@ -172,7 +175,7 @@ impl Striping {
         Some(chosen)
     }
 
-    /// A link is done with a packet, delivered or not.
+    /// Handles the acknowledgement or the loss of a packet on a link.
     pub fn handle_answer(&mut self, link: usize) {
         let link = &mut self.links[link];
         link.unanswered = link.unanswered.saturating_sub(1);
@@ -194,13 +197,13 @@ impl Striping {
         };
     }
 
-    /// How packets go to links now.
+    /// Returns the present phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Packets of a link without an answer yet.
+    /// Returns the number of unacknowledged packets of a link.
     #[must_use]
     pub fn unanswered(&self, link: usize) -> usize {
         self.links[link].unanswered

@@ -1,13 +1,12 @@
-//! When a link is poor enough to look for a better channel.
+//! Decides when a link is poor enough to search for a better channel.
 //!
-//! It starts without an expectation. In its steady state it has the link tested now and then; what
-//! a test finds may fall behind the best one of this channel, and where two in a row fall below
-//! half of it, a search begins. It fails towards staying: after every search there is a rest, which
-//! doubles for each one in a row that found nothing better, and what the link brings then is what
-//! is expected of it from there on.
+//! It starts without an expected rate. Steady state: it requests a test of the link every 10 s. A
+//! search begins when two tests in a row find less than half of the best rate on this channel. It
+//! fails towards staying: each search is followed by a rest, which doubles for each search in a row
+//! that found nothing better. The rate after a search is the new expected rate.
 //!
-//! Source: Multifacet section 3.4, which has a threshold and names none. Deviates: how often the
-//! link is tested, and that searches rest, are not in the paper.
+//! Source: Multifacet section 3.4, which has a threshold without a value. Deviates: the interval of
+//! tests and the rest after searches are not in the paper.
 
 use hawser_units::{Duration, Instant, Rate};
 
@@ -16,14 +15,14 @@ use hawser_units::{Duration, Instant, Rate};
 pub struct Occasion {
     best: Rate,
     is_poor: bool,
-    /// Searches in a row that found nothing.
+    /// Number of searches in a row that found nothing better.
     in_vain: u32,
     test_at: Instant,
     search_at: Instant,
 }
 
 impl Occasion {
-    /// Nothing is known of the channel.
+    /// Creates a state without measurements.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -35,7 +34,7 @@ impl Occasion {
         }
     }
 
-    /// A test has found that the link carries so much. Says whether a search is to begin.
+    /// Handles a test that measured `rate`. Returns whether a search should begin.
     pub fn handle_test(&mut self, rate: Rate, now: Instant) -> bool {
         let was_poor = self.is_poor;
         self.best = self.best.max(rate);
@@ -44,12 +43,12 @@ impl Occasion {
         self.is_poor && was_poor && self.search_at <= now
     }
 
-    /// The link had nothing to carry: no test was worth its time.
+    /// Handles an idle link, on which a test was not worth its time.
     pub fn handle_idle(&mut self, now: Instant) {
         self.test_at = now + PERIOD;
     }
 
-    /// A search is over; the link carries so much where it is now.
+    /// Handles the end of a search; `rate` is the link's rate on its present channel.
     pub fn handle_search(&mut self, is_moved: bool, rate: Rate, now: Instant) {
         self.in_vain = if is_moved {
             0
@@ -62,33 +61,37 @@ impl Occasion {
         self.test_at = now + PERIOD;
     }
 
-    /// When the link is to be tested.
+    /// Returns when the link is to be tested.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.test_at
     }
 
-    /// When the next search may begin.
+    /// Returns when the next search may begin.
     #[must_use]
     pub fn search_at(&self) -> Instant {
         self.search_at
     }
 
-    /// What is expected of the link.
+    /// Returns the expected rate of the link.
     #[must_use]
     pub fn best(&self) -> Rate {
         self.best
     }
 }
 
-/// A test of 20 ms takes two parts in a thousand of the link then.
+/// Interval of tests. Source: a test of 20 ms (Multifacet section 5.4) then takes 0.2 % of the
+/// link.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Long enough for one burst of somebody else to be over.
+/// Retry interval: long enough for one burst of another sender to end. Source: our choice, a tenth
+/// of [`PERIOD`]; a shorter one searches for a single burst, a longer one stays on a poor channel
+/// for longer.
 const AGAIN: Duration = Duration::from_secs(1);
-/// One part of so many of the best. Ten channels that are tried cost the link 2 s (Multifacet
-/// section 5.4: 2.2 s), which twice the rate wins back in as long.
+/// Divisor of the best rate: the link is poor below half of it. A search over ten channels costs 2
+/// s (Multifacet section 5.4: 2.2 s), which twice the rate regains in the same time.
 const POOR: u64 = 2;
-/// Searches of 2 s take at most a thirtieth of the link then.
+/// Minimum rest after a search. Source: searches of 2 s (Multifacet section 5.4 has 2.2 s) take at
+/// most a thirtieth of the link.
 const REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(3_600);
 
@@ -104,14 +107,15 @@ mod tests {
         Rate::from_mbps(rate)
     }
 
-    /// Poor in every test. Counts the searches of that time, none of which finds anything.
+    /// Runs with every test poor. Returns the number of searches, none of which finds a better
+    /// channel.
     fn searches(seconds: u64) -> u32 {
         let mut occasion = Occasion::new(at(0));
         let (mut now, mut searches) = (at(0), 0);
         occasion.handle_test(mbps(100), now);
         while now < at(seconds) {
             now = occasion.poll_timeout();
-            // It becomes worse all the time.
+            // The rate falls with every test.
             if occasion.handle_test(Rate::from_bps(occasion.best().as_bps() / 3), now) {
                 searches += 1;
                 occasion.handle_search(false, mbps(100), now);
@@ -125,7 +129,7 @@ mod tests {
         let mut occasion = Occasion::new(at(0));
         assert_eq!(occasion.poll_timeout(), at(10));
         assert!(!occasion.handle_test(mbps(20), at(10)));
-        assert!(!occasion.handle_test(mbps(9), at(20)), "a burst of somebody else");
+        assert!(!occasion.handle_test(mbps(9), at(20)), "a short burst");
         assert_eq!(occasion.poll_timeout(), at(21));
         assert!(!occasion.handle_test(mbps(11), at(21)));
         assert!(!occasion.handle_test(mbps(9), at(31)));

@@ -1,24 +1,24 @@
-//! The repeater's order: packets that overtook others on the other link wait for them, not long.
+//! Reorder buffer of the repeater: packets that arrive early wait for a bounded time.
 //!
 //! ```text
-//!   the next number ------------------------------------> passed on, and what waits right behind it
-//!   a later number --> waits --(hold over, or too many)--> passed on; what is missing before it is given up
-//!   an earlier number (given up before) ----------------> passed on at once, late
+//!   next number --------------------------------------> delivered, with waiting successors
+//!   later number --> waits --(hold over, or too many)--> delivered; missing ones are given up
+//!   earlier number (given up before) ------------------> delivered at once, late
 //! ```
 //!
-//! Source: Multifacet sections 3.3 and 4. The daemon's resequencer follows the paths' delays
-//! instead of one bound.
+//! Source: Multifacet sections 3.3 and 4. The daemon's resequencer adapts to the paths' delays
+//! instead of using one bound.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use hawser_units::{Duration, Instant};
 
-/// How long and how many. Source: [`super::REORDER_HOLD`], [`super::REORDER_PACKETS`].
+/// Bounds of the reorder buffer. Source: [`super::REORDER_HOLD`], [`super::REORDER_PACKETS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// A packet waits no longer.
+    /// Maximum waiting time of a packet.
     pub hold: Duration,
-    /// No more packets wait.
+    /// Maximum number of waiting packets.
     pub packets: usize,
 }
 
@@ -31,24 +31,23 @@ impl Default for Config {
     }
 }
 
-/// What passed, and how.
+/// Counters of delivered packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets passed on.
+    /// Packets delivered.
     pub passed: u64,
-    /// Of these, that had to wait.
+    /// Packets that had to wait.
     pub waited: u64,
-    /// How long these waited in all.
+    /// Sum of their waiting times.
     pub waiting: Duration,
-    /// Passed on after later ones.
+    /// Packets delivered after later ones.
     pub late: u64,
-    /// How many waited for so long: at `n` for at least `2^n` us and less than twice that.
+    /// Histogram of waiting times: entry `n` counts waits from `2^n` us to less than `2^(n+1)` us.
     pub waits: [u64; WAITS],
 }
 
 impl Counters {
-    /// How long half of the packets that had to wait did not exceed; within a power of two, they
-    /// are taken to be spread evenly.
+    /// Returns the median of the waiting times, interpolated linearly within a power of two.
     #[must_use]
     pub fn median_wait(&self) -> Option<Duration> {
         let half = self.waits.iter().sum::<u64>() as f64 / 2.0;
@@ -72,34 +71,35 @@ impl Counters {
     }
 }
 
-/// Puts numbered packets in order, for a short time.
+/// Restores the order of numbered packets within a bounded time.
 ///
 /// Cost: O(log n) a packet, amortised; memory bounded by [`Config::packets`].
 #[derive(Clone, Debug)]
 pub struct Reorder<P> {
     config: Config,
     next: u32,
-    held: BTreeMap<u32, (P, Instant)>,
-    /// In the order of arrival; those at the front wait still.
+    buffered: BTreeMap<u32, (P, Instant)>,
+    /// Arrivals in order; those at the front still wait.
     arrivals: VecDeque<(u32, Instant)>,
     counters: Counters,
 }
 
 impl<P> Reorder<P> {
-    /// Expects number 0. It does not wrap: 2^32 packets are days of the fastest links.
+    /// Creates a buffer that expects number 0. Numbers do not wrap: 2^32 packets take days on the
+    /// fastest links.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
             config,
             next: 0,
-            held: BTreeMap::new(),
+            buffered: BTreeMap::new(),
             arrivals: VecDeque::new(),
             counters: Counters::default(),
         }
     }
 
-    /// Takes in a packet; what is in order now goes to `out`. A number that waits already is
-    /// ignored.
+    /// Handles a packet; appends to `out` the packets that are now in order. A number that already
+    /// waits is ignored.
     pub fn handle_packet(&mut self, number: u32, packet: P, now: Instant, out: &mut Vec<P>) {
         if number < self.next {
             self.counters.late += 1;
@@ -107,16 +107,16 @@ impl<P> Reorder<P> {
             out.push(packet);
             return;
         }
-        self.held.entry(number).or_insert((packet, now));
+        self.buffered.entry(number).or_insert((packet, now));
         self.arrivals.push_back((number, now));
         self.pass(now, out);
-        if self.held.len() > self.config.packets {
+        if self.buffered.len() > self.config.packets {
             self.give_up(now, out);
         }
     }
 
     fn pass(&mut self, now: Instant, out: &mut Vec<P>) {
-        while let Some((packet, since)) = self.held.remove(&self.next) {
+        while let Some((packet, since)) = self.buffered.remove(&self.next) {
             self.next = self.next.saturating_add(1);
             let waited = now.since(since);
             self.counters.passed += 1;
@@ -134,39 +134,40 @@ impl<P> Reorder<P> {
         }
     }
 
-    /// What is missing before the first that waits will not come.
+    /// Gives up the packets missing before the first waiting one.
     fn give_up(&mut self, now: Instant, out: &mut Vec<P>) {
-        if let Some((first, _)) = self.held.first_key_value() {
+        if let Some((first, _)) = self.buffered.first_key_value() {
             self.next = *first;
             self.pass(now, out);
         }
     }
 
-    /// Lets time pass.
+    /// Gives up the missing packets whose hold time has passed at `now`.
     pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<P>) {
         while self.poll_timeout().is_some_and(|due| due <= now) {
             self.give_up(now, out);
         }
     }
 
-    /// When the longest wait is over.
+    /// Returns when the oldest waiting packet is delivered.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.arrivals.front().map(|(_, since)| *since + self.config.hold)
     }
 
-    /// Packets that wait.
+    /// Returns the number of waiting packets.
     #[must_use]
-    pub fn held(&self) -> usize {
-        self.held.len()
+    pub fn buffered(&self) -> usize {
+        self.buffered.len()
     }
 
-    /// What passed, and how.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 }
 
-/// Up to a minute and more.
+/// Number of histogram entries. Source: an entry is a power of two in microseconds, and 2^26 us are
+/// more than a minute.
 const WAITS: usize = 26;

@@ -61,7 +61,7 @@ fn a_throttle_starts_closed_and_closes_in_silence() {
     assert_eq!(throttle.threshold(), 0);
 }
 
-/// Follows a search over `qualities` by channel; gives where it ended and when.
+/// Follows a search over `qualities` by channel; returns the channel where it ended, and the time.
 fn search(search: Search, qualities: &[f64]) -> (u16, u64) {
     let mut migration = Migration::new(Config::new(search), 0);
     let candidates: Vec<u16> = (0..qualities.len() as u16).collect();
@@ -158,9 +158,9 @@ fn a_repeater_waits_for_what_is_missing_but_not_long() {
     assert_eq!(out, [0, 2, 3], "number 1 is given up");
     order.handle_packet(1, 1, at(12), &mut out);
     order.handle_packet(4, 4, at(12), &mut out);
-    assert_eq!(out, [0, 2, 3, 1, 4], "and passed on late");
+    assert_eq!(out, [0, 2, 3, 1, 4], "number 1 is delivered late");
     let counters = order.counters();
-    assert_eq!((counters.waited, counters.late, order.held()), (2, 1, 0));
+    assert_eq!((counters.waited, counters.late, order.buffered()), (2, 1, 0));
     let median = counters.median_wait().expect("two waited, 10 and 7 ms");
     assert!((4..9).contains(&median.as_millis()), "{median:?}");
     assert_eq!(reorder::Counters::default().median_wait(), None);

@@ -1,25 +1,26 @@
-//! How much an access point may send on the channel that its repeater needs towards the client.
+//! Throttle of an access point on the channel that its repeater also needs towards the client.
 
 use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant};
 
-/// What a repeater says of its queue towards the client.
+/// Report of a repeater about its queue towards the client.
 ///
 /// Source: Multifacet section 3.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feedback {
-    /// Fewer packets wait than the low mark: the channel has room.
+    /// Queue below the low mark: the channel has room.
     More,
-    /// Between the marks.
+    /// Queue between the marks.
     Keep,
-    /// More wait than the high mark: the access point takes the repeater's air.
+    /// Queue above the high mark: the access point uses too much of the repeater's airtime.
     Less,
 }
 
-/// The repeater's side: looks at its queue and speaks.
+/// Repeater's side: samples its queue and reports.
 ///
-/// It speaks each period, and at once when the queue crosses the high mark. Lost feedback is
+/// It reports each period, and at once when the queue exceeds the high mark. The next period
+/// replaces lost feedback.
 /// repeated by the next period.
 ///
 /// Source: Multifacet section 3.2; the period is that of section 5.4. The paper does not state the
@@ -33,17 +34,17 @@ pub struct Monitor {
     outgoing: VecDeque<Feedback>,
 }
 
-/// How a [`Monitor`] judges.
+/// Thresholds of a [`Monitor`].
 ///
-/// Units: packets, as in the paper, or any other measure of a queue that [`Monitor::handle_queue`]
-/// is told: [`super::client_hop`] has microseconds of waiting.
+/// Units: packets, as in the paper, or another measure of a queue that [`Monitor::handle_queue`]
+/// receives: [`super::client_hop`] uses microseconds of queueing delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MonitorConfig {
-    /// Below it there is room.
+    /// Low mark: a shorter queue has room.
     pub low: usize,
-    /// Above it there is too much.
+    /// High mark: a longer queue is too long.
     pub high: usize,
-    /// Between two reports.
+    /// Interval between reports.
     pub period: Duration,
 }
 
@@ -58,7 +59,7 @@ impl Default for MonitorConfig {
 }
 
 impl Monitor {
-    /// A repeater with an empty queue.
+    /// Creates a monitor with an empty queue.
     #[must_use]
     pub fn new(config: MonitorConfig, now: Instant) -> Self {
         Self {
@@ -70,7 +71,7 @@ impl Monitor {
         }
     }
 
-    /// So many packets wait for the client.
+    /// Handles a new queue length towards the client.
     pub fn handle_queue(&mut self, waiting: usize) {
         self.queue = waiting;
         let is_above = waiting > self.config.high;
@@ -80,7 +81,7 @@ impl Monitor {
         self.is_above = is_above;
     }
 
-    /// Time has passed.
+    /// Reports the queue if the period has ended at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now < self.due {
             return;
@@ -93,26 +94,26 @@ impl Monitor {
         });
     }
 
-    /// What to tell the access point.
+    /// Returns the next report for the access point.
     pub fn poll_transmit(&mut self) -> Option<Feedback> {
         self.outgoing.pop_front()
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns when [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.due
     }
 }
 
-/// The access point's side: how many packets may be unanswered on the shared channel.
+/// Access point's side: computes how many packets may be unacknowledged on the shared channel.
 ///
-/// It begins with nothing, as a traditional repeater, and probes from [`ThrottleConfig::first`] on
-/// when there is room. Both ways by a factor. Feedback that stays away for long says that the
-/// repeater cannot speak, and counts as too much.
+/// It starts at zero, as a traditional repeater, and grows from [`ThrottleConfig::first`] while
+/// there is room. Increase and decrease are multiplicative. If feedback is missing for `silence`,
+/// the repeater probably cannot transmit, so the threshold decreases.
 ///
-/// Source: Multifacet section 3.2. Deviates: the factors, the largest threshold (that of the
-/// other link) and the silence (five reports) are not stated.
+/// Source: Multifacet section 3.2. Deviates: the paper does not state the factors, the maximum
+/// threshold (here that of the other link) and the feedback timeout (here five reports).
 #[derive(Clone, Debug)]
 pub struct Throttle {
     config: ThrottleConfig,
@@ -120,21 +121,21 @@ pub struct Throttle {
     heard: Instant,
 }
 
-/// How a [`Throttle`] moves.
+/// Parameters of a [`Throttle`].
 ///
-/// Units: packets, as in the paper, or any other measure of what a link may carry:
-/// [`super::client_hop`] has kbit/s.
+/// Units: packets, as in the paper, or another measure of a link's load: [`super::client_hop`] uses
+/// kbit/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ThrottleConfig {
-    /// The least threshold above nothing.
+    /// Minimum threshold above zero.
     pub first: f64,
-    /// The largest.
+    /// Maximum threshold.
     pub most: f64,
-    /// By which it grows.
+    /// Factor of an increase.
     pub increase: f64,
-    /// By which it shrinks.
+    /// Factor of a decrease.
     pub decrease: f64,
-    /// Without feedback it shrinks.
+    /// Time without feedback after which it decreases.
     pub silence: Duration,
 }
 
@@ -151,7 +152,7 @@ impl Default for ThrottleConfig {
 }
 
 impl Throttle {
-    /// Nothing may be sent yet.
+    /// Creates a closed throttle.
     #[must_use]
     pub fn new(config: ThrottleConfig, now: Instant) -> Self {
         Self {
@@ -161,7 +162,7 @@ impl Throttle {
         }
     }
 
-    /// The repeater spoke.
+    /// Handles the repeater's feedback.
     pub fn handle_feedback(&mut self, feedback: Feedback, now: Instant) {
         self.heard = now;
         match feedback {
@@ -181,13 +182,13 @@ impl Throttle {
         }
     }
 
-    /// The link carries so much, in the units of the threshold: more than that is not held open
-    /// when there is too much already.
+    /// Limits the threshold to the link's used rate `carried`, in the units of the threshold; for
+    /// use before a decrease.
     pub fn handle_use(&mut self, carried: f64) {
         self.threshold = self.threshold.min(carried);
     }
 
-    /// Time has passed.
+    /// Decreases the threshold if feedback is overdue at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now.since(self.heard) >= self.config.silence {
             self.heard = now;
@@ -195,13 +196,13 @@ impl Throttle {
         }
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns when [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.heard + self.config.silence
     }
 
-    /// How many packets may be unanswered on the shared channel.
+    /// Returns the maximum number of unacknowledged packets on the shared channel.
     #[must_use]
     pub fn threshold(&self) -> usize {
         self.threshold.round() as usize

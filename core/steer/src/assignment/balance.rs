@@ -1,29 +1,31 @@
-//! Which live flows go to another network, so that they lie as the rules would share them out now:
-//! a network that comes back gets its part again.
+//! Redistribution of live flows to the shares that the rules assign now, so that a network that
+//! returns gets its share again.
 //!
-//! A flow that is where its rule would not put it goes where it would. Among the networks of its
-//! rule, a heavy flow goes where its part is larger by half at least: turns follow weights in steps
-//! of the square root of two ([`super::turns`]), so a step of a weight that flickers moves nothing.
+//! A flow on a network that its rule excludes moves to one that the rule allows. A heavy flow also
+//! moves between the networks of its rule if its share grows by half or more. Turns follow weights
+//! in steps of the square root of two ([`super::turns`]), so a weight that varies by one step moves
+//! no flow.
 
 use std::collections::BTreeMap;
 
 use hawser_units::NetworkId;
 
-/// A flow and its place.
+/// Flow and its present network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// Where it is.
+    /// Present network of the flow.
     pub at: NetworkId,
-    /// Whose turn it would be, were it to begin now ([`super::Decision::turns`]); empty: it stays.
+    /// Networks that would take the flow in turn if it began now ([`super::Decision::turns`]).
+    /// Empty: the flow does not move.
     pub turns: Vec<NetworkId>,
-    /// Carries what its network lets it. Others take no part of a network.
+    /// Heavy flow: limited by its network's rate. Other flows take no share of a network.
     pub is_heavy: bool,
-    /// Can be moved now.
+    /// Set if the flow can be moved now.
     pub is_movable: bool,
 }
 
 impl Placed {
-    /// The networks of its rule, each with its turns.
+    /// Returns the networks of its rule, each with its number of turns.
     fn shares(&self) -> BTreeMap<NetworkId, u64> {
         let mut shares = BTreeMap::new();
         self.turns
@@ -33,9 +35,11 @@ impl Placed {
     }
 }
 
-/// The moves that are worth making: which of `flows`, and to where. Each flow moves once at most.
+/// Returns the moves that are worth making: indices of `flows`, and their new networks. Each flow
+/// moves at most once.
 ///
-/// Cost: O(flows x networks) for each pass, with as many passes as flows that move, mostly two.
+/// Cost: O(flows x networks) for each pass; at most one pass for each flow that moves, typically
+/// two in all.
 #[must_use]
 pub fn moves(flows: &[Placed]) -> Vec<(usize, NetworkId)> {
     let mut loads: BTreeMap<NetworkId, u64> = BTreeMap::new();
@@ -67,7 +71,7 @@ pub fn moves(flows: &[Placed]) -> Vec<(usize, NetworkId)> {
     }
 }
 
-/// Where the flow is better placed, if anywhere.
+/// Returns a better network for the flow, if any.
 fn better(
     flow: &Placed,
     shares: &BTreeMap<NetworkId, u64>,
@@ -75,7 +79,7 @@ fn better(
 ) -> Option<NetworkId> {
     let load = |id: NetworkId| loads.get(&id).copied().unwrap_or(0);
     let others = shares.iter().filter(|(id, _)| **id != flow.at);
-    // Flows a turn, with this one: a / b < c / d as a d < c b.
+    // Flows per turn, including this flow: a / b < c / d if a d < c b.
     let (to, turns) = others.min_by(|(a, turns_a), (b, turns_b)| {
         ((load(**a) + 1) * **turns_b).cmp(&((load(**b) + 1) * **turns_a))
     })?;
@@ -146,7 +150,7 @@ mod tests {
         call.is_heavy = false;
         assert_eq!(moves(&[call.clone()]), [(0, NetworkId(1))]);
         call.turns = vec![NetworkId(3), NetworkId(1), NetworkId(1)];
-        assert_eq!(moves(&[call.clone()]), [], "a light flow is well everywhere");
+        assert_eq!(moves(&[call.clone()]), [], "a light flow stays");
         call.turns.clear();
         assert_eq!(moves(&[call]), [], "its program has chosen");
     }

@@ -20,7 +20,7 @@ fn network(mbps: u64) -> Network {
     }
 }
 
-/// One network after the other.
+/// Adds networks one after the other.
 impl Assignment {
     fn handle_network(&mut self, id: NetworkId, network: Option<Network>, now: Instant) {
         let mut networks = self.networks.clone();
@@ -35,7 +35,7 @@ impl Assignment {
 fn spread(measure: Measure) -> Assignment {
     Assignment::new(vec![Wish {
         when: Conditions::default(),
-        way: Way::Spread(Vec::new(), measure),
+        way: RuleAction::Spread(Vec::new(), measure),
         strict: false,
     }])
 }
@@ -103,7 +103,7 @@ fn round_trip_and_cost_leave_the_others_out() {
 
 #[test]
 fn a_preferred_network_is_left_at_once_and_taken_again_after_the_hold() {
-    let prefer = Way::Prefer(vec![Selector::Network(B), Selector::Any]);
+    let prefer = RuleAction::Prefer(vec![Selector::Network(B), Selector::Any]);
     let mut assignment = Assignment::new(vec![Wish {
         when: Conditions::default(),
         way: prefer,
@@ -134,8 +134,8 @@ fn a_family_goes_only_where_it_is_carried() {
 }
 
 proptest! {
-    // Shares follow weights up to the step, nobody with a weight is left out, and no run is longer
-    // than it must be.
+    // Shares follow weights up to the step, every network with a weight gets a turn, and no run is
+    // longer than necessary.
     #[test]
     fn turns_keep_to_the_weights(list in prop::collection::vec(1u64..1_000_000, 1..10)) {
         let weights: Vec<_> = (0..).map(NetworkId).zip(list).collect();
@@ -168,12 +168,12 @@ fn a_rule_is_for_no_flow_while_its_conditions_do_not_hold_and_for_all_at_once_wh
             moving: Some(true),
             ..Conditions::default()
         },
-        way: Way::Prefer(vec![Selector::Network(C), Selector::Network(B)]),
+        way: RuleAction::Prefer(vec![Selector::Network(C), Selector::Network(B)]),
         strict: true,
     };
     let otherwise = Wish {
         when: Conditions::default(),
-        way: Way::Prefer(vec![Selector::Network(A)]),
+        way: RuleAction::Prefer(vec![Selector::Network(A)]),
         strict: false,
     };
     let mut assignment = Assignment::new(vec![moving, otherwise]);
@@ -195,7 +195,7 @@ fn a_rule_is_for_no_flow_while_its_conditions_do_not_hold_and_for_all_at_once_wh
     assignment.handle_facts(facts(false));
     assert_eq!(assignment.decisions()[0], Decision::default());
     assignment.handle_facts(Facts::default());
-    assert!(!assignment.holding().next().unwrap(), "nobody knows");
+    assert!(!assignment.holding().next().unwrap(), "the fact is unknown");
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn conditions_on_networks_leave_those_out_that_do_not_meet_them() {
     };
     let both = vec![Selector::Network(A), Selector::Network(B)];
     let mut assignment = Assignment::new(vec![
-        cheap(Way::Prefer(both.clone())),
-        cheap(Way::Spread(both, Measure::Even)),
+        cheap(RuleAction::Prefer(both.clone())),
+        cheap(RuleAction::Spread(both, Measure::Even)),
     ]);
     let costing = |cost| Network {
         facts: NetworkFacts {

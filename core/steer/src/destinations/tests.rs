@@ -6,7 +6,7 @@ const MODEM: NetworkId = NetworkId(3);
 const NEAR: NetworkId = NetworkId(256);
 const FAR: NetworkId = NetworkId(257);
 
-/// A server that is reached by each way after so long, and at such a rate.
+/// A server, with the round trip and the rate of each route to it.
 struct World {
     machine: Destinations,
     ways: BTreeMap<NetworkId, (Duration, f64)>,
@@ -14,7 +14,8 @@ struct World {
     flows: Vec<(Flow, f64)>,
     keys: u64,
     past: BTreeMap<IpAddr, NetworkId>,
-    /// Further hubs, how far they are in ms, and each one that had the session, the newest last.
+    /// Secondary hubs with their distances in ms, and each hub that had the session, the newest
+    /// last.
     near: BTreeMap<NetworkId, Duration>,
     sessions: Vec<Option<NetworkId>>,
 }
@@ -24,16 +25,16 @@ fn server() -> SocketAddr {
 }
 
 impl World {
-    /// Ways with their round trips in ms and rates in Mbit/s.
+    /// Creates routes with their round trips in ms and rates in Mbit/s.
     fn new(ways: &[(NetworkId, u64, f64)]) -> Self {
         let mut machine = Destinations::new(HUB);
-        machine.handle_ways(
+        machine.handle_routes(
             ways.iter()
                 .map(|(id, _, rate)| {
-                    let facts = WayFacts {
+                    let facts = RouteFacts {
                         carries: [true, true],
                         capacity: Some(Rate::from_bps((rate * 1e6) as u64)),
-                        ..WayFacts::default()
+                        ..RouteFacts::default()
                     };
                     (*id, facts)
                 })
@@ -55,7 +56,7 @@ impl World {
         }
     }
 
-    /// With further hubs: how far they are in ms, the destination through them, and its rate.
+    /// Adds secondary hubs: distance in ms, round trip to the destination through them, and rate.
     fn with_hubs(mut self, hubs: &[(NetworkId, u64, u64, f64)]) -> Self {
         for (id, away, trip, rate) in hubs {
             self.near.insert(*id, Duration::from_millis(*away));
@@ -70,14 +71,14 @@ impl World {
         let mut ways = self.machine.ways.clone();
         ways.retain(|id, _| ![NEAR, FAR].contains(id));
         for id in self.near.keys() {
-            let facts = WayFacts {
+            let facts = RouteFacts {
                 carries: [Some(*id) == hub; 2],
                 capacity: ways[&HUB].capacity,
-                ..WayFacts::default()
+                ..RouteFacts::default()
             };
             ways.insert(*id, facts);
         }
-        self.machine.handle_ways(ways, self.now);
+        self.machine.handle_routes(ways, self.now);
         self.sessions.push(hub);
     }
 
@@ -124,7 +125,7 @@ impl World {
             }
             self.machine
                 .handle_flows(self.flows.iter().map(|(flow, _)| *flow), self.now);
-            let hub = self.machine.choose_further(&self.near, self.now);
+            let hub = self.machine.choose_secondary(&self.near, self.now);
             if self.sessions.last().is_some_and(|last| *last != hub) {
                 self.begin_session(hub);
             }
@@ -144,7 +145,7 @@ impl World {
         }
     }
 
-    /// Transfers of a size, one after the other; the way of the last one.
+    /// Runs transfers of one size in sequence; returns the route of the last one.
     fn transfers(&mut self, count: u32, bytes: f64) -> NetworkId {
         let mut way = HUB;
         for _ in 0..count {
@@ -195,7 +196,7 @@ fn a_way_that_was_seen_to_be_slow_is_not_tried_for_what_is_large() {
         known.iter().any(|way| way.way == MODEM && way.rate.is_none()),
         "{known:?}"
     );
-    // What is small is.
+    // A small transfer is tried there.
     let mut world = World::new(&[(HUB, 50, 40.0), (MODEM, 10, 2.0)]);
     assert_eq!(world.transfers(4, 1e4), MODEM);
 }
@@ -234,7 +235,7 @@ fn nearly_the_same_is_no_reason_to_change() {
 fn a_way_that_does_not_answer_is_left_alone_for_longer_each_time() {
     let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]);
     assert_eq!(world.transfers(4, 3e4), CABLE);
-    // It goes on to answer probes of others, but not this flow.
+    // The route still answers probes of other destinations, but not this flow.
     world.ways.remove(&CABLE);
     assert_eq!(world.open(server(), 3e4), CABLE);
     world.run(Duration::from_secs(4));
@@ -265,7 +266,7 @@ fn a_stall_counts_and_a_pause_of_the_application_does_not() {
         };
         let mut rates = Vec::new();
         for look in 0..60_u64 {
-            // Ten looks with data, then 2 s without.
+            // Ten samples with data, then 2 s without.
             if look % 30 < 10 {
                 flow.counted[1].packets += 100;
                 flow.counted[1].bytes += 150_000;
@@ -275,7 +276,7 @@ fn a_stall_counts_and_a_pause_of_the_application_does_not() {
             let now = Instant::ZERO + Duration::from_millis(100 * look);
             rates.extend(
                 machine
-                    .look(&[flow], now)
+                    .sample(&[flow], now)
                     .done
                     .into_iter()
                     .filter_map(|done| done.rate)
@@ -293,7 +294,7 @@ fn a_way_that_goes_takes_what_was_known_of_it_along() {
     let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]);
     world.transfers(4, 3e4);
     let hub = world.machine.ways[&HUB];
-    world.machine.handle_ways([(HUB, hub)].into(), world.now);
+    world.machine.handle_routes([(HUB, hub)].into(), world.now);
     let change = world.machine.poll_event().unwrap();
     assert_eq!((change.past, change.before), (None, Some(CABLE)));
     assert_eq!(world.machine.known(server().ip()).count(), 1);
@@ -304,14 +305,14 @@ fn destinations_are_bounded_and_forgotten() {
     let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]);
     world.transfers(4, 3e4);
     assert_eq!(world.past.len(), 1);
-    for host in 0..2 * MOST as u32 {
+    for host in 0..2 * MAX as u32 {
         let address = std::net::Ipv4Addr::from(0x0a00_0000 + host);
         world.open((address, 443).into(), 1e3);
     }
     world.run(Duration::from_secs(1));
-    assert_eq!(world.machine.len(), MOST);
+    assert_eq!(world.machine.len(), MAX);
     world.flows.clear();
-    world.run(KEPT + Duration::from_secs(1));
+    world.run(DESTINATION_LIFETIME + Duration::from_secs(1));
     assert!(world.machine.is_empty() && world.past.is_empty());
 }
 
@@ -332,12 +333,12 @@ fn few_probes_go_in_a_second() {
 
 #[test]
 fn the_hub_that_promises_most_is_tried_first_and_the_best_one_stays() {
-    // The near one leads to a place that is far from the destination.
+    // The near hub is far from the destination.
     let hubs = [(NEAR, 5, 70, 20.0), (FAR, 20, 25, 20.0)];
     let mut world = World::new(&[(HUB, 50, 20.0)]).with_hubs(&hubs);
     assert_eq!(world.transfers(20, 3e4), FAR);
     assert_eq!(world.sessions, [None, Some(NEAR), Some(FAR)]);
-    // It goes, and with it what went there.
+    // The hub disappears, and its flows with it.
     world.near.remove(&FAR);
     world.begin_session(None);
     world.transfers(2, 3e4);
@@ -350,7 +351,7 @@ fn no_further_hub_is_used_that_cannot_be_nearer() {
     let mut world = World::new(&[(HUB, 50, 20.0)]).with_hubs(&hubs);
     assert_eq!(world.transfers(10, 3e4), HUB);
     assert_eq!(world.sessions, [None]);
-    // Nor beside a network that is.
+    // Nor is a hub used if a network is nearer than the hub.
     let hubs = [(NEAR, 20, 25, 20.0)];
     let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]).with_hubs(&hubs);
     assert_eq!(world.transfers(10, 3e4), CABLE);
@@ -381,7 +382,7 @@ fn the_first_slow_answer_of_a_way_does_not_decide() {
     let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 200, 20.0)]);
     world.open(server(), 3e4);
     world.run(Duration::from_millis(400));
-    // It was slow because nobody had used it.
+    // The route was slow because it was idle.
     world.ways.insert(CABLE, (Duration::from_millis(10), 2.5e6));
     world.run(Duration::from_secs(4));
     world.flows.clear();

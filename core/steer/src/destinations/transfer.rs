@@ -1,4 +1,4 @@
-//! Transfers of one destination, seen by counters that are read now and then.
+//! Transfers of one destination, derived from counters that are sampled at intervals.
 
 use std::collections::BTreeMap;
 
@@ -6,29 +6,29 @@ use hawser_units::{Duration, Instant, NetworkId};
 
 use super::{Counted, Flow};
 
-/// What a look at a destination's flows brought.
+/// Result of a sample of a destination's flows.
 #[derive(Debug, Default)]
-pub(super) struct Looked {
-    /// The port of a flow that is new.
+pub(super) struct FlowSample {
+    /// Port of a new flow.
     pub(super) began: Option<u16>,
-    /// Ways whose flows get no answer.
+    /// Routes whose flows get no answer.
     pub(super) unanswered: Vec<NetworkId>,
-    /// Transfers that are over, and pieces of long ones.
+    /// Completed transfers, and pieces of long ones.
     pub(super) done: Vec<Done>,
 }
 
-/// A transfer that is over, or a piece of one.
+/// Completed transfer, or a piece of one.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) way: NetworkId,
-    /// So far, of the whole transfer.
+    /// Bytes of the whole transfer so far.
     pub(super) bytes: f64,
     pub(super) is_over: bool,
-    /// Bytes and the seconds that they took; `None` where it was too short to tell.
+    /// Bytes, and their duration in seconds; `None` if the transfer was too short to measure.
     pub(super) rate: Option<(f64, f64)>,
 }
 
-/// The flows of a destination, and what they transfer over each way.
+/// Flows of a destination, and their transfers over each route.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     flows: BTreeMap<u64, Seen>,
@@ -38,31 +38,31 @@ pub(super) struct Transfers {
 #[derive(Debug)]
 struct Seen {
     since: Instant,
-    /// When it was there last.
+    /// Time of the last sample that contained the flow.
     there: Instant,
     counted: [Counted; 2],
 }
 
-/// What is transferred over one way without a pause, of all flows together.
+/// Transfer over one route without a pause, all flows together.
 #[derive(Debug)]
 struct Running {
-    /// The look that saw it first.
+    /// Time of the first sample of the transfer.
     start: Instant,
-    /// The last look that saw some.
+    /// Time of the last sample with bytes of the transfer.
     last: Instant,
-    /// Bytes of this piece, and of the whole transfer.
+    /// Bytes of this piece; `bytes` counts the whole transfer.
     counted: f64,
     bytes: f64,
     looks: u32,
-    /// It has been told as one that is over.
+    /// Set once the end of the transfer has been reported.
     is_told: bool,
 }
 
-/// What the flows of a way did between two looks.
+/// Traffic of the flows of a route between two samples.
 #[derive(Clone, Copy, Debug, Default)]
 struct Step {
     bytes: u64,
-    /// Whether this side sent more than acknowledgements.
+    /// Set if this side sent more than acknowledgements.
     has_asked: bool,
 }
 
@@ -76,8 +76,8 @@ impl Transfers {
         running.any(|running| now.since(running.last) < BUSY_FOR)
     }
 
-    pub(super) fn look(&mut self, flows: &[Flow], now: Instant) -> Looked {
-        let mut looked = Looked::default();
+    pub(super) fn sample(&mut self, flows: &[Flow], now: Instant) -> FlowSample {
+        let mut looked = FlowSample::default();
         let mut steps: BTreeMap<NetworkId, Step> = BTreeMap::new();
         for flow in flows {
             let seen = self.flows.entry(flow.key).or_insert_with(|| {
@@ -99,7 +99,7 @@ impl Transfers {
         }
         self.flows.retain(|_, seen| seen.there == now);
         for (way, step) in &steps {
-            if step.bytes >= LEAST {
+            if step.bytes >= MIN {
                 self.carry(*way, *step, now, &mut looked.done);
             }
         }
@@ -119,7 +119,7 @@ impl Transfers {
     fn carry(&mut self, way: NetworkId, step: Step, now: Instant, done: &mut Vec<Done>) {
         let bytes = step.bytes as f64;
         if let Some(running) = self.running.get_mut(&way)
-            // What comes after a question is another transfer.
+            // A response after a new request is another transfer.
             && !(step.has_asked && now.since(running.last) >= GAP)
         {
             running.counted += bytes;
@@ -154,10 +154,10 @@ impl Running {
     }
 
     fn done(&self, way: NetworkId, is_over: bool) -> Done {
-        // It began before the first look and ended before the last one: by as much in the mean, if
-        // looks come as often as each other.
+        // The transfer began before the first sample and ended before the last one. Both errors
+        // cancel out on average if samples have equal intervals.
         let taken = self.last.since(self.start).as_secs_f64();
-        let tells = self.looks >= FEWEST_LOOKS && taken > 0.0;
+        let tells = self.looks >= MIN_SAMPLES && taken > 0.0;
         Done {
             way,
             bytes: self.bytes,
@@ -167,8 +167,8 @@ impl Running {
     }
 }
 
-/// What a flow did between two looks. Counters that start anew belong to another flow of the same
-/// name.
+/// Returns the traffic of a flow between two samples. Counters that restart belong to another flow
+/// of the same name.
 fn step(flow: &Flow, before: &[Counted; 2]) -> Step {
     let since = |at: usize| {
         let (before, now) = (before[at], flow.counted[at]);
@@ -187,22 +187,35 @@ fn step(flow: &Flow, before: &[Counted; 2]) -> Step {
     }
 }
 
-/// Fewer bytes in a look are acknowledgements, or questions.
-const LEAST: u64 = 200;
-/// What a packet has that carries nothing: headers of IPv4 or IPv6 and TCP, timestamps, and one
-/// block of a selective acknowledgement.
+/// Minimum of bytes in a sample: fewer are acknowledgements or requests. Source: our choice, more
+/// than twice an acknowledgement with its options (84 bytes); a larger one ignores short answers.
+const MIN: u64 = 200;
+/// Maximum size of a packet without payload, for IPv4 and IPv6. Source: headers of IP and TCP (RFC
+/// 791, RFC 8200, RFC 9293: 20, 40 and 20 bytes), timestamps (RFC 7323: 12) and one block of a
+/// selective acknowledgement (RFC 2018: 12).
 const ACKNOWLEDGEMENT: [u64; 2] = [64, 84];
-/// A question after so long without bytes, one look or more, begins another transfer.
+/// Time without bytes, one sample or more, after which a request begins another transfer. Source:
+/// our choice, one and a half samples while a destination is busy (`BUSY_INTERVAL` of
+/// `destinations.rs`); a shorter one splits transfers at a late sample, a longer one joins a page's
+/// objects.
 const GAP: Duration = Duration::from_millis(150);
-/// Without bytes for so long, a transfer is over, or stalls.
+/// Time without bytes after which a transfer has ended, or stalls. Source: our choice, five
+/// samples; a shorter one reports a transfer as ended during a retransmission timeout, a longer one
+/// delays the next prediction.
 const PAUSE: Duration = Duration::from_millis(500);
-/// A stall that lasts longer is taken for the end.
+/// Maximum duration of a stall; a longer one is the end of the transfer. Source: our choice; a
+/// stall of a network counts against it, and a server that only computes for longer is rare. A
+/// longer one takes a user's pause for a stall.
 const LONGEST_STALL: Duration = Duration::from_secs(10);
-/// A long transfer tells what it reaches after each such time.
+/// Interval at which a long transfer reports its rate. Source: our choice, 20 samples; a shorter
+/// one reports the slow start's rate, a longer one leaves a network's change unused for longer.
 const PIECE: Duration = Duration::from_secs(2);
-/// Looks that saw a transfer, for its rate to be known: those of a shorter one say little.
-const FEWEST_LOOKS: u32 = 4;
-/// Without an answer for so long, a way does not lead there: the first SYN was repeated then.
+/// Minimum number of samples for a rate: fewer are too imprecise. Source: our choice; the first and
+/// the last sample are partial, and two whole ones remain.
+const MIN_SAMPLES: u32 = 4;
+/// Time without an answer after which a route does not reach the destination. Source: the first SYN
+/// has been retransmitted by then, as its timeout is 1 s (RFC 6298 section 2).
 const UNANSWERED: Duration = Duration::from_secs(2);
-/// How long a destination counts as busy after the last bytes.
+/// Time after the last bytes during which a destination counts as busy. Source: our choice, twice
+/// [`PAUSE`], so that a transfer that stalls does not free its capacity at once.
 const BUSY_FOR: Duration = Duration::from_secs(1);

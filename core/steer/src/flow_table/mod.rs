@@ -1,13 +1,13 @@
-//! The flow table: what happens to the packets of a flow, as match and action.
+//! Flow table: actions on the packets of a flow, as entries of match and action.
 //!
-//! It starts empty: nothing matches, and the caller's default holds. Steady state: the entry of
-//! highest priority that matches a packet counts it and says what to do. It fails safe: entries end
-//! by their own time-outs, so rules of a controller that is gone do not stay.
+//! It starts empty: nothing matches, and the caller applies its default. Steady state: the matching
+//! entry of highest priority counts the packet and gives the action. It fails safe: entries expire
+//! by their time-outs, so the rules of a controller that has failed are removed.
 //!
 //! ```text
 //!   (absent) -- insert --> Live -- no packet for the idle time-out, or the hard time-out --> ended (event)
 //!                           ^ |
-//!                           +-+ a packet matched: the idle time-out begins anew
+//!                           +-+ a packet matched: the idle time-out starts again
 //! ```
 //!
 //! Source: Flow switch sections 2.1.2 and 3; semantics of priorities and time-outs after OpenFlow
@@ -23,24 +23,24 @@ use hawser_wire::inner::{FlowKey, Summary};
 
 use rewrite::Rewrite;
 
-/// A range of addresses: those that share the first `bits` bits with `base`.
+/// Range of addresses: all that share the first `bits` bits with `base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     /// Any address of the range.
     pub base: IpAddr,
-    /// 0 to 32, or to 128.
+    /// Prefix length: 0 to 32 for IPv4, 0 to 128 for IPv6.
     pub bits: u8,
 }
 
 impl Prefix {
-    /// Just one address.
+    /// Creates a prefix of one address.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         Self { base: address, bits }
     }
 
-    /// Whether `address` is in the range.
+    /// Returns whether `address` is in the range.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let (base, address, width) = match (self.base, address) {
@@ -55,7 +55,7 @@ impl Prefix {
     }
 }
 
-/// Which packets an entry is for; a field that is `None` matches all.
+/// Packets that an entry matches; a field that is `None` matches all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Match {
     /// Source address.
@@ -70,13 +70,13 @@ pub struct Match {
     pub destination_port: Option<u16>,
     /// Differentiated services code point.
     pub dscp: Option<u8>,
-    /// The network by which the packet came in; packets of applications came in by none and match
-    /// only `None`.
+    /// Network on which the packet arrived. Packets of applications arrived on none and match only
+    /// `None`.
     pub network: Option<NetworkId>,
 }
 
 impl Match {
-    /// Just the packets of one flow, whatever their code point and network.
+    /// Creates a match for the packets of one flow, with any code point and network.
     #[must_use]
     pub fn exactly(key: &FlowKey) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Match {
         }
     }
 
-    /// Whether a packet is meant.
+    /// Returns whether a packet matches.
     #[must_use]
     pub fn matches(&self, packet: &Summary, network: Option<NetworkId>) -> bool {
         let key = &packet.key;
@@ -106,7 +106,7 @@ impl Match {
             && (self.network.is_none() || self.network == network)
     }
 
-    /// The flow, where this matches one alone.
+    /// Returns the flow, if the match selects exactly one.
     fn key(&self) -> Option<FlowKey> {
         let single = |range: Option<Prefix>| {
             let range = range?;
@@ -122,32 +122,32 @@ impl Match {
     }
 }
 
-/// Where packets go.
+/// Destination of matched packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Out of one network as they are.
+    /// Sends out of one network.
     Direct(NetworkId),
-    /// Over all paths of a session.
+    /// Stripes over all paths of a session: one path per packet.
     Stripe(u64),
-    /// Over every path of a session at once.
+    /// Duplicates over all paths of a session: a copy on each.
     Duplicate(u64),
-    /// To the applications of this host.
+    /// Delivers to this machine.
     Local,
-    /// Nowhere.
+    /// Drops the packet.
     Drop,
 }
 
-/// What is done to packets that match.
+/// Action on matched packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// First, what their addresses become.
+    /// Rewrite of the addresses, before the output.
     pub rewrite: Option<Rewrite>,
-    /// Then, where they go.
+    /// Output after the rewrite.
     pub output: Output,
 }
 
 impl Action {
-    /// As they are, there.
+    /// Creates an action that sends packets unchanged.
     #[must_use]
     pub fn to(output: Output) -> Self {
         Self {
@@ -157,26 +157,26 @@ impl Action {
     }
 }
 
-/// What an entry is made of.
+/// Contents of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// More goes first; among equals the one that was inserted last.
+    /// Priority: the highest wins; among equals the entry that was inserted last.
     pub priority: u16,
-    /// For which packets.
+    /// Packets that the entry matches.
     pub pattern: Match,
-    /// What to do.
+    /// Action on these packets.
     pub action: Action,
-    /// Ends when no packet matched for this long; `None` never.
+    /// Idle time-out: the entry ends after this time without a matching packet; `None`: never.
     pub idle: Option<Duration>,
-    /// Ends this long after it was inserted; `None` never.
+    /// Hard time-out: the entry ends this long after its insertion; `None`: never.
     pub hard: Option<Duration>,
 }
 
-/// Names an entry of one table; never used again.
+/// Identifier of an entry of one table; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryId(u64);
 
-/// What an entry has matched.
+/// Counters of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets.
@@ -185,12 +185,12 @@ pub struct Counters {
     pub bytes: u64,
 }
 
-/// Why an entry ended.
+/// Reason why an entry ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// No packet matched for its idle time-out.
     Idle,
-    /// Its hard time-out is over.
+    /// Hard time-out expired.
     Hard,
 }
 
@@ -203,7 +203,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// When it ends and why, if no packet matches until then.
+    /// Returns when the entry ends and why, if no packet matches until then.
     fn end(&self) -> Option<(Instant, Ended)> {
         let idle = self.rule.idle.map(|idle| (self.used + idle, Ended::Idle));
         let hard = self.rule.hard.map(|hard| (self.inserted + hard, Ended::Hard));
@@ -213,58 +213,58 @@ impl Entry {
 
 /// The table is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the flow table holds {MOST_ENTRIES} entries already")]
+#[error("the flow table is full: {MAX_ENTRIES} entries")]
 pub struct Full;
 
-/// All entries.
+/// Table of all entries.
 ///
-/// Entries for one flow alone are found by their key, the others in order of priority.
+/// Entries that match one flow are found by its key, the others in order of priority.
 ///
 /// Cost: O(log entries + wildcard entries above the match) a packet, no allocation; memory bounded
-/// by [`MOST_ENTRIES`].
+/// by [`MAX_ENTRIES`].
 #[derive(Debug, Default)]
 pub struct FlowTable {
     entries: BTreeMap<EntryId, Entry>,
     exact: BTreeMap<FlowKey, Vec<EntryId>>,
-    /// By priority, then by age, the first to be asked first.
+    /// Entries by priority, then by age, in order of evaluation.
     wild: Vec<(u16, EntryId)>,
     next: u64,
     ended: VecDeque<(EntryId, Rule, Counters, Ended)>,
 }
 
 impl FlowTable {
-    /// No entries.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// What an entry does and has done; `None` once it is gone.
+    /// Returns the rule and counters of an entry; `None` once it has been removed.
     #[must_use]
     pub fn entry(&self, id: EntryId) -> Option<(&Rule, Counters)> {
         self.entries.get(&id).map(|entry| (&entry.rule, entry.counters))
     }
 
-    /// Adds an entry. An entry with the same pattern and priority is replaced; its counters are
-    /// taken over.
+    /// Adds an entry. It replaces an entry with the same pattern and priority and keeps its
+    /// counters.
     ///
     /// # Errors
     /// [`Full`]: nothing was changed.
     pub fn insert(&mut self, rule: Rule, now: Instant) -> Result<EntryId, Full> {
         let same = self.find_same(&rule);
-        if same.is_none() && self.entries.len() >= MOST_ENTRIES {
+        if same.is_none() && self.entries.len() >= MAX_ENTRIES {
             return Err(Full);
         }
         let counters = same
@@ -304,7 +304,7 @@ impl FlowTable {
         }
     }
 
-    /// Takes an entry out; `None` when it is gone already.
+    /// Removes an entry; `None` if it has been removed already.
     pub fn remove(&mut self, id: EntryId) -> Option<(Rule, Counters)> {
         let entry = self.entries.remove(&id)?;
         match entry.rule.pattern.key() {
@@ -321,7 +321,7 @@ impl FlowTable {
         Some((entry.rule, entry.counters))
     }
 
-    /// What is to be done with a packet of `bytes`; it is counted. `None`: no entry matches.
+    /// Counts a packet of `bytes`, and returns the action on it; `None` if no entry matches.
     pub fn handle_packet(
         &mut self,
         packet: &Summary,
@@ -357,7 +357,7 @@ impl FlowTable {
         Some((id, entry.rule.action))
     }
 
-    /// When [`Self::handle_timeout`] has something to do.
+    /// Returns when [`Self::handle_timeout`] has an effect.
     ///
     /// Cost: O(entries).
     #[must_use]
@@ -369,7 +369,7 @@ impl FlowTable {
             .min()
     }
 
-    /// Ends the entries whose time is over.
+    /// Ends the entries whose time-out has expired at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         let over: Vec<_> = self
             .entries
@@ -383,15 +383,15 @@ impl FlowTable {
         }
     }
 
-    /// The next entry that ended by itself, with what it had counted.
+    /// Returns the next entry that expired, with its counters.
     pub fn poll_event(&mut self) -> Option<(EntryId, Rule, Counters, Ended)> {
         self.ended.pop_front()
     }
 }
 
-/// Entries at most: two for each of 16,384 flows (as many as a session can have), and as many again
-/// for wildcards.
-pub const MOST_ENTRIES: usize = 4 * 16_384;
+/// Maximum number of entries. Source: two for each flow of a session (`MAX_FLOWS` of
+/// `core/proto/src/flow.rs`, 16,384), and as many again for wildcards.
+pub const MAX_ENTRIES: usize = 4 * 16_384;
 
 #[cfg(test)]
 mod tests;

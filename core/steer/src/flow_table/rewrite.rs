@@ -1,10 +1,10 @@
-//! Rewriting of addresses and ports in a packet, checksums mended.
+//! Rewriting of a packet's addresses and ports, with checksum updates.
 
 use std::net::{IpAddr, SocketAddr};
 
 use hawser_wire::inner::{Summary, checksum_update, protocol};
 
-/// What the addresses and ports of a packet become; `None` leaves them.
+/// New addresses and ports of a packet; `None` leaves them unchanged.
 ///
 /// Ports are those of TCP and UDP; of other packets only the addresses change. Addresses inside
 /// ICMP errors are not touched.
@@ -18,19 +18,19 @@ pub struct Rewrite {
     pub destination: Option<SocketAddr>,
 }
 
-/// Why a packet cannot be rewritten.
+/// Reason why a packet cannot be rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RewriteError {
-    /// An IPv4 address for an IPv6 packet, or the other way round.
+    /// IPv4 address for an IPv6 packet, or vice versa.
     #[error("the new address is of another family than the packet")]
     Family,
 }
 
 impl Rewrite {
-    /// Changes a packet in place. `summary` is what [`hawser_wire::inner::parse`] said of it;
-    /// `complete`: its transport checksum is complete, otherwise it holds the sum of the
-    /// pseudo-header only.
+    /// Rewrites a packet in place. `summary` is the result of [`hawser_wire::inner::parse`] for it.
+    /// `complete`: its transport checksum is complete; otherwise the field contains only the sum of
+    /// the pseudo-header.
     ///
     /// Source: RFC 1624 equation 3 for each word that changes; RFC 768: a UDP checksum of zero
     /// means none, and stays.
@@ -60,7 +60,7 @@ impl Rewrite {
         Ok(())
     }
 
-    /// What a packet's addresses and ports are after it.
+    /// Returns a packet's addresses and ports after the rewrite.
     #[must_use]
     pub fn outcome(&self, summary: &Summary) -> (SocketAddr, SocketAddr) {
         let key = &summary.key;
@@ -99,7 +99,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Replaces an address, word by word; in IPv4 it is under the header's checksum too.
+    /// Replaces an address, word by word. The IPv4 header checksum covers it too.
     fn words(&mut self, at: usize, new: &[u8], is_v4: bool) {
         for (index, word) in new.as_chunks::<2>().0.iter().enumerate() {
             let (old, new) = (self.word(at + 2 * index), u16::from_be_bytes(*word));
@@ -127,7 +127,7 @@ impl Editor<'_> {
                 return;
             }
             let mended = checksum_update(sum, old, new);
-            // Zero would say that there is none; both are the same number in ones' complement.
+            // A UDP checksum of zero means none; 0xffff is the same number in ones' complement.
             self.put(at, if is_udp && mended == 0 { 0xffff } else { mended });
         } else {
             // The field holds the sum itself, not its complement.

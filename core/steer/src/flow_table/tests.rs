@@ -206,7 +206,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// All rules in a list, each looked at for every packet.
+/// Reference model: a list of all rules, of which each is evaluated for every packet.
 #[derive(Default)]
 struct Naive(Vec<(EntryId, Rule, Instant, Instant)>);
 

@@ -1,12 +1,11 @@
-//! Migration of a flow: both ends exchange the addresses that its packets carry, and the transports
-//! above see none of it.
+//! Migration of a flow: both ends rewrite the addresses of its packets; the transport protocols
+//! above do not notice.
 //!
-//! Each end rewrites: packets of its application, which keep the addresses that the flow began
-//! with, leave with those of the present *route*, and packets that come in on any *accepted* route
-//! get the application's addresses back. One end, the [`Mover`], changes routes; the other, the
-//! [`Follower`], does as it is told. The new route is accepted at both ends before either sends on
-//! it, and the old one for some time after (make before break), so no packet of the flow is refused
-//! at any moment.
+//! Each end rewrites addresses. Packets of its application keep the flow's original addresses and
+//! are sent with those of the present *route*; packets that arrive on any *accepted* route get the
+//! application's addresses back. One end, the [`Mover`], changes routes; the other, the
+//! [`Follower`], executes its orders. Both ends accept the new route before either sends on it, and
+//! the old one for some time after (make before break), so no packet of the flow is rejected.
 //!
 //! ```text
 //!   mover:
@@ -20,20 +19,20 @@
 //!
 //!   follower:
 //!     Following -- Prepare --> Prepared -- Switch, or a packet on the new route --> Following (there)
-//!         ^                      | nothing comes of it
+//!         ^                      | timeout
 //!         +----------------------+
 //! ```
 //!
-//! Every message says all that its receiver needs (a generation, the route to use, the route to
-//! keep), so each may be lost, repeated or overtaken: a generation that is not new changes nothing
-//! and is answered again. Going back is a switch with a newer generation to the old route. A
-//! *waypoint* is a route whose far end is a box that rewrites too ([`waypoint`]).
+//! Every message is complete (a generation, the route to use, the route to keep), so each may be
+//! lost, repeated or reordered: a generation that is not new has no effect and is answered again. A
+//! return is a switch to the old route with a newer generation. A *waypoint* is a box at the far
+//! end of a route that rewrites too ([`waypoint`]).
 //!
-//! Failure: an old network that is already gone costs nothing, since messages take both routes in
-//! turn; a follower that cannot be reached on the new route leaves the flow where it was. Messages
-//! are to be authenticated by whoever carries them.
+//! Failure: an old network that has failed causes no delay beyond a repetition, since messages
+//! alternate between both routes. If the follower cannot be reached on the new route, the flow
+//! stays on the old one. The driver must authenticate messages.
 //!
-//! Source: Flow switch section 3.1, figures 4 and 5 (the first of its two ways to choose
+//! Source: Flow switch section 3.1, figures 4 and 5 (the first of its two methods to select
 //! addresses).
 
 pub mod opening;
@@ -47,18 +46,18 @@ use hawser_units::{Duration, Instant, NetworkId};
 use crate::flow_table::rewrite::Rewrite;
 use crate::flow_table::{Action, Match, Output, Prefix, Rule};
 
-/// What packets of a flow carry between the ends (or between an end and a waypoint), as one end
+/// Addresses of a flow's packets between the ends (or between an end and a waypoint), as one end
 /// sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
-    /// This end.
+    /// Address of this end.
     pub near: SocketAddr,
-    /// The other one.
+    /// Address of the other end.
     pub far: SocketAddr,
 }
 
 impl Route {
-    /// The same route as the other end sees it.
+    /// Returns the same route as the other end sees it.
     #[must_use]
     pub fn turned(self) -> Self {
         Self {
@@ -71,29 +70,29 @@ impl Route {
 /// A message from the mover. The follower's routes are given as the follower sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Grows with every migration.
+    /// Generation, which increases with every migration.
     pub generation: u32,
-    /// Whether to send on the route now, or only to accept it.
+    /// True: send on the route now; false: only accept it.
     pub is_switch: bool,
     /// The new route.
     pub route: Route,
-    /// The route to go on accepting, should this come to nothing.
+    /// Route that remains accepted in case the migration fails.
     pub keep: Route,
 }
 
-/// The follower's answer: the order of this generation is carried out.
+/// Follower's answer: the order of this generation has been executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Whose.
+    /// Generation of the request.
     pub generation: u32,
-    /// What was asked for.
+    /// Kind of the request.
     pub is_switch: bool,
 }
 
-/// What became of a migration.
+/// Outcome of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Packets are sent on another route from now on: the rules are to be made again.
+    /// Packets use another route from now on; the caller must renew the rules.
     Rerouted,
     /// Both ends use the new route.
     Moved,
@@ -103,7 +102,7 @@ pub enum Event {
 
 /// Another migration is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("another migration of this flow is under way")]
+#[error("another migration of this flow is in progress")]
 pub struct Busy;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +113,7 @@ enum Phase {
     Returning,
 }
 
-/// Routes that are still accepted for some time.
+/// Routes that remain accepted for a limited time.
 #[derive(Clone, Debug, Default)]
 struct Retired(Vec<Old>);
 
@@ -122,7 +121,7 @@ struct Retired(Vec<Old>);
 struct Old {
     route: Route,
     until: Instant,
-    /// Whether the other end may send on it still.
+    /// Set if the other end may still send on it.
     is_certain: bool,
 }
 
@@ -136,14 +135,15 @@ impl Retired {
         });
     }
 
-    /// The other end is known to be elsewhere: what it may have sent on the way there drains.
+    /// Starts the drain time: the other end no longer uses these routes, but packets may be in
+    /// flight.
     fn settle(&mut self, now: Instant) {
         for old in self.0.iter_mut().filter(|old| !old.is_certain) {
             (old.until, old.is_certain) = (now + DRAIN, true);
         }
     }
 
-    /// Nothing that the other end may use is given up.
+    /// Extends the lifetime of routes that the other end may use.
     fn hold(&mut self, now: Instant) {
         for old in self.0.iter_mut().filter(|old| !old.is_certain) {
             old.until = old.until.max(now + DRAIN);
@@ -166,12 +166,12 @@ impl Retired {
 pub struct Mover {
     phase: Phase,
     generation: u32,
-    /// Where the flow is, and where it stays when a migration fails.
+    /// Route of the flow, which remains when a migration fails.
     home: (Route, Route),
-    /// Where it is going; the second is the follower's view.
+    /// Route after the migration; the second is the follower's view.
     target: (Route, Route),
     retired: Retired,
-    /// The follower may have switched since it was last known to be at home.
+    /// Set if the follower may have left the home route since its last confirmation.
     is_astray: bool,
     tries: u32,
     due: Instant,
@@ -179,8 +179,8 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// A flow on `route`, which the follower sees as `peer` (the same turned, or its route to a
-    /// waypoint).
+    /// Creates a mover of a flow on `route`. `peer` is the follower's view: the same route
+    /// reversed, or its route to a waypoint.
     #[must_use]
     pub fn new(route: Route, peer: Route) -> Self {
         Self {
@@ -196,8 +196,8 @@ impl Mover {
         }
     }
 
-    /// Begins to move the flow to `route`, which the follower is to use as `peer`. A flow that is
-    /// on its way back may be moved again.
+    /// Begins to move the flow to `route`; the follower is to use `peer`. A flow that is returning
+    /// may be moved again.
     ///
     /// # Errors
     /// [`Busy`]: nothing was changed.
@@ -206,20 +206,20 @@ impl Mover {
             Phase::Preparing | Phase::Switching => return Err(Busy),
             Phase::Stable | Phase::Returning => {}
         }
-        // The follower may take a packet of an earlier stay there for the switch.
+        // The follower may mistake an older packet on this route for the switch.
         self.is_astray |= self.retired.0.iter().any(|old| old.route == route);
         self.target = (route, peer);
         self.enter(Phase::Preparing, now);
         Ok(())
     }
 
-    /// Whether [`Self::migrate`] would be refused.
+    /// Returns whether [`Self::migrate`] would fail with [`Busy`].
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self.phase, Phase::Preparing | Phase::Switching)
     }
 
-    /// The route to send on.
+    /// Returns the route to send on.
     #[must_use]
     pub fn route(&self) -> Route {
         match self.phase {
@@ -228,7 +228,7 @@ impl Mover {
         }
     }
 
-    /// All routes on which packets of the flow may arrive.
+    /// Returns all routes on which packets of the flow may arrive.
     #[must_use]
     pub fn accepted(&self) -> Vec<Route> {
         union([self.home.0, self.target.0], &self.retired)
@@ -249,7 +249,7 @@ impl Mover {
         }
     }
 
-    /// The next message, and the route by which it should go.
+    /// Returns the next message and the route to send it on.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(Order, Route)> {
         if self.phase == Phase::Stable || now < self.due {
             return None;
@@ -267,7 +267,7 @@ impl Mover {
             }
             Phase::Preparing | Phase::Switching | Phase::Returning => {}
         }
-        self.due = now + (RETRY * (1 << self.tries.min(MOST_DOUBLINGS)));
+        self.due = now + (RETRY * (1 << self.tries.min(MAX_DOUBLINGS)));
         self.tries += 1;
         let going = if self.phase == Phase::Returning {
             self.home
@@ -280,7 +280,7 @@ impl Mover {
             route: going.1,
             keep: self.home.1,
         };
-        // The old network may be gone, the new one not yet right: both in turn.
+        // The old network may have failed, the new one may not work yet: alternate between them.
         let by = if self.tries % 2 == 1 {
             self.route()
         } else {
@@ -289,7 +289,7 @@ impl Mover {
         Some((order, by))
     }
 
-    /// The migration comes to nothing. The follower may or may not have switched to the target.
+    /// Ends the migration without success. The follower may have switched to the target.
     fn fail(&mut self, now: Instant) {
         self.events.push_back(Event::Failed);
         let is_certain = self.phase == Phase::Preparing && !self.is_astray;
@@ -302,7 +302,7 @@ impl Mover {
         }
     }
 
-    /// Takes in an answer. One to an older order changes nothing.
+    /// Handles an answer. An answer to an older order has no effect.
     pub fn handle_answer(&mut self, answer: Answer, now: Instant) {
         if answer.generation != self.generation {
             return;
@@ -328,14 +328,14 @@ impl Mover {
         }
     }
 
-    /// When [`Self::poll_transmit`] or [`Self::handle_timeout`] has something to do.
+    /// Returns when [`Self::poll_transmit`] or [`Self::handle_timeout`] has an output.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = (self.phase != Phase::Stable).then_some(self.due);
         [due, self.retired.due()].into_iter().flatten().min()
     }
 
-    /// Lets time pass: old routes end.
+    /// Expires old routes at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.phase != Phase::Stable {
             self.retired.hold(now);
@@ -343,7 +343,7 @@ impl Mover {
         self.retired.sweep(now);
     }
 
-    /// What happened.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -363,7 +363,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A flow on `route`.
+    /// Creates a follower of a flow on `route`.
     #[must_use]
     pub fn new(route: Route) -> Self {
         Self {
@@ -376,20 +376,20 @@ impl Follower {
         }
     }
 
-    /// The route to send on.
+    /// Returns the route to send on.
     #[must_use]
     pub fn route(&self) -> Route {
         self.route
     }
 
-    /// All routes on which packets of the flow may arrive.
+    /// Returns all routes on which packets of the flow may arrive.
     #[must_use]
     pub fn accepted(&self) -> Vec<Route> {
         let pending = self.pending.map_or(self.route, |(_, route)| route);
         union([self.route, self.keep, pending], &self.retired)
     }
 
-    /// Takes in an order; the answer, if it is one to answer.
+    /// Handles an order; returns the answer, if the order requires one.
     pub fn handle_order(&mut self, order: &Order, now: Instant) -> Option<Answer> {
         let answer = Answer {
             generation: order.generation,
@@ -402,7 +402,7 @@ impl Follower {
             return None;
         }
         if order.generation == self.generation {
-            // A packet on the new route came before this.
+            // A packet on the new route arrived before this order.
             return Some(answer);
         }
         self.retire(self.keep, now);
@@ -419,8 +419,9 @@ impl Follower {
         Some(answer)
     }
 
-    /// Takes note of a packet of the flow that came in on `route`. Returns whether that was the
-    /// first on a prepared route, which is then sent on: the switch itself may have been lost.
+    /// Records a packet of the flow that arrived on `route`. Returns whether it was the first on a
+    /// prepared route; the follower then sends on that route, because the switch message may have
+    /// been lost.
     pub fn handle_packet(&mut self, route: Route, now: Instant) -> bool {
         match self.pending {
             Some((generation, pending)) if pending == route && route != self.route => {
@@ -444,14 +445,14 @@ impl Follower {
         self.retired.add(route, true, now);
     }
 
-    /// When [`Self::handle_timeout`] has something to do.
+    /// Returns when [`Self::handle_timeout`] has an effect.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let pending = self.pending.map(|_| self.pending_until);
         [pending, self.retired.due()].into_iter().flatten().min()
     }
 
-    /// Lets time pass: what was prepared and never used ends, and so do old routes.
+    /// Expires unused preparations and old routes at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.pending_until <= now
             && let Some((_, route)) = self.pending.take()
@@ -472,17 +473,17 @@ fn union<const N: usize>(routes: [Route; N], retired: &Retired) -> Vec<Route> {
     all
 }
 
-/// A flow as the application on one end sees it: the addresses that it began with.
+/// Flow as the application on one end sees it, with its original addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Its addresses.
+    /// Addresses of the flow.
     pub route: Route,
     /// IP protocol.
     pub protocol: u8,
 }
 
-/// The entries of the flow table that let one end send on `route` by `network` and receive on all
-/// of `accepted`.
+/// Returns the flow table entries that let one end send on `route` over `network` and receive on
+/// all of `accepted`.
 ///
 /// Source: Flow switch figure 5.
 #[must_use]
@@ -508,9 +509,9 @@ pub fn rules(view: View, route: Route, network: NetworkId, accepted: &[Route], p
     [out].into_iter().chain(inward).collect()
 }
 
-/// The entries of a waypoint's flow table that join two routes: `near` is how one end reaches it,
-/// `far` how the other does, each as that end sees it; packets leave by `networks`, towards the
-/// first and the second.
+/// Returns the flow table entries of a waypoint that joins two routes. `near` is the route from one
+/// end to the waypoint, `far` from the other, each as that end sees it. Packets leave by
+/// `networks`: the first towards `near`, the second towards `far`.
 ///
 /// Source: Flow switch section 3.1 (routing through an off-path middlebox).
 #[must_use]
@@ -545,21 +546,25 @@ fn exactly(protocol: u8, source: SocketAddr, destination: SocketAddr) -> Match {
     }
 }
 
-/// Before a message is repeated the first time; twice as long each further time, up to
-/// [`MOST_DOUBLINGS`] times. Longer than the round trip of most networks; a needless repetition
-/// costs one small packet.
+/// Time before the first repetition of a message; doubles with each later one, up to
+/// [`MAX_DOUBLINGS`] times. Longer than the round trip of most networks; an unnecessary repetition
+/// costs one small packet. Source: our choice, the minimum timeout of Linux's TCP (`TCP_RTO_MIN` of
+/// linux/include/net/tcp.h); three doublings reach one that suits satellites.
 const RETRY: Duration = Duration::from_millis(200);
-const MOST_DOUBLINGS: u32 = 3;
+const MAX_DOUBLINGS: u32 = 3;
 
-/// Messages without an answer that end a phase: about five seconds, longer than a cellular modem
-/// needs to wake.
+/// Number of unanswered messages that end a phase, which lasts 0.2, 0.4, 0.8 and three times 1.6 s,
+/// 6.2 s in all: longer than a cellular modem needs to wake. Source: our choice; fewer end moves
+/// that a sleeping modem only delays, more keep a flow in doubt for longer than its user waits.
 const TRIES: u32 = 6;
 
-/// How long a route is accepted after nobody should send on it any more: longer than any packet
-/// lives in a queue.
+/// Time for which a route remains accepted after its last use by the other end: longer than the
+/// queueing delay of any packet. Source: our choice; a longer one keeps entries in the kernel's
+/// tables, a shorter one loses packets of a full queue of a modem.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// How long a prepared route waits to be used: longer than the mover tries.
+/// Lifetime of an unused prepared route: longer than the mover's attempts. Source: our choice,
+/// three phases of 6.2 s; a longer one only keeps a route in the kernel's tables.
 const PREPARED_FOR: Duration = Duration::from_secs(20);
 
 #[cfg(test)]

@@ -1,21 +1,22 @@
-//! Opening a route before a flow moves there: the handshake that shows translators and firewalls a
-//! beginning, and learns what they make of it.
+//! Opening of a route before a flow moves to it: a handshake that creates state in translators and
+//! firewalls, and finds the translated address.
 //!
-//! The mover asks over the new route and, by the control channel, says so to the follower. The
-//! follower answers on the route and says by the channel where the question came from. When both
-//! have come, the route is open; its far end is known, and the migration can begin.
+//! The mover sends a request over the new route and announces it to the follower over the control
+//! channel. The follower answers on the route, and reports over the channel the source address of
+//! the request. After both answers the route is open and its far end known, so the migration can
+//! begin.
 //!
 //! ```text
 //!              the answer on the route        its far end by the channel
 //!   Asking --------------------------+-------------------------------------> Open
-//!     |  \-- asks again, ever later  |  (in either order)
+//!     |  \-- repeats with backoff    |  (in either order)
 //!     +-- too often, or refused ---> Failed
 //! ```
 //!
-//! It fails when the network lets no such packets through, or the follower knows no such flow.
-//! Nothing has changed then.
+//! It fails if the network blocks such packets, or if the follower does not know the flow. Nothing
+//! has changed then.
 //!
-//! Source: Flow switch section 5 (middleboxes); the remedy is Hawser's own.
+//! Source: Flow switch section 5 (middleboxes); the handshake is Hawser's own.
 
 use std::net::SocketAddr;
 
@@ -24,24 +25,24 @@ use hawser_wire::opening::{AHEAD, Opening, Step};
 
 use super::Route;
 
-/// What an opening has come to.
+/// Outcome of an opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The route is open; the follower sees it so.
+    /// The route is open; `Route` as the follower sees it.
     Open(Route),
-    /// No answer came over the route.
+    /// No answer arrived over the route.
     NoAnswer,
-    /// The far end did not hear of it, or has not said so.
+    /// The follower did not receive the request, or its report is missing.
     Unheard,
 }
 
-/// The mover's side of one opening.
+/// Mover's side of one opening.
 ///
-/// Cost: O(1); no memory beside itself.
+/// Cost: O(1) time and memory.
 #[derive(Debug)]
 pub struct Opener {
     ask: Opening,
-    /// Where the follower waits, as it sees itself.
+    /// Address of the follower from its own point of view.
     follower: SocketAddr,
     /// The follower's first sequence number.
     accepted: Option<u32>,
@@ -53,9 +54,9 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Opens `route` for a flow of `protocol`. `sent`: the sequence number that the flow's side
-    /// here sends next, roughly; of TCP alone. `follower`: the end of the route that the follower
-    /// has, which is not the route's own where a waypoint is in between.
+    /// Opens `route` for a flow of `protocol`. `sent`: approximate next sequence number of this end
+    /// of the flow; TCP only. `follower`: address of the follower, which differs from the route's
+    /// far end if a waypoint is in between.
     #[must_use]
     pub fn new(
         protocol: u8,
@@ -85,13 +86,13 @@ impl Opener {
         }
     }
 
-    /// Its number.
+    /// Returns the nonce of the opening.
     #[must_use]
     pub fn nonce(&self) -> u32 {
         self.ask.nonce
     }
 
-    /// The route that is being opened, as this end sends on it.
+    /// Returns the route that is being opened, as this end sends on it.
     #[must_use]
     pub fn route(&self) -> Route {
         Route {
@@ -100,7 +101,7 @@ impl Opener {
         }
     }
 
-    /// Takes in a packet of an opening that came in.
+    /// Handles an opening packet that arrived.
     pub fn handle_packet(&mut self, packet: &Opening) {
         let is_answer = packet.step == Step::Accept
             && packet.nonce == self.ask.nonce
@@ -113,12 +114,12 @@ impl Opener {
         }
     }
 
-    /// The follower has seen the question come from `seen`.
+    /// Handles the follower's report that the request arrived from `seen`.
     pub fn handle_opened(&mut self, seen: SocketAddr) {
         self.seen = Some(seen);
     }
 
-    /// The next packet to send.
+    /// Returns the next packet to send.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Opening> {
         if let Some(theirs) = self.accepted.filter(|_| self.confirm) {
             self.confirm = false;
@@ -136,12 +137,12 @@ impl Opener {
             self.is_over = true;
             return None;
         }
-        self.due = now + RETRY * (1 << self.tries.min(MOST_DOUBLINGS));
+        self.due = now + RETRY * (1 << self.tries.min(MAX_DOUBLINGS));
         self.tries += 1;
         Some(self.ask)
     }
 
-    /// What has come of it; `None` while it goes on.
+    /// Returns the outcome; `None` while the exchange continues.
     #[must_use]
     pub fn outcome(&self) -> Option<Outcome> {
         match (self.accepted, self.seen) {
@@ -155,7 +156,7 @@ impl Opener {
         }
     }
 
-    /// When [`Self::poll_transmit`] has something to do.
+    /// Returns when [`Self::poll_transmit`] has an output.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match (self.confirm, self.outcome()) {
@@ -166,8 +167,8 @@ impl Opener {
     }
 }
 
-/// The follower's answer to a question. `sent`: the sequence number that its side of the flow sends
-/// next, roughly; of TCP alone.
+/// Returns the follower's answer to a request. `sent`: approximate next sequence number of the
+/// follower's side of the flow; TCP only.
 #[must_use]
 pub fn accept(ask: &Opening, sent: Option<u32>) -> Opening {
     let is_tcp = sent.is_some();
@@ -181,8 +182,8 @@ pub fn accept(ask: &Opening, sent: Option<u32>) -> Opening {
     }
 }
 
-/// What the follower sends once the mover has its answer, for TCP alone: only this says to who
-/// watches how wide its window is.
+/// Returns the packet that the follower sends after the mover has its answer, TCP only: without
+/// this packet, observers on the route do not learn the window scale.
 #[must_use]
 pub fn confirm(accepted: &Opening) -> Opening {
     Opening {
@@ -192,12 +193,14 @@ pub fn confirm(accepted: &Opening) -> Opening {
     }
 }
 
-/// Before a question is repeated the first time; twice as long each further time, up to
-/// [`MOST_DOUBLINGS`] times.
-const RETRY: Duration = Duration::from_millis(150);
-const MOST_DOUBLINGS: u32 = 3;
-/// Questions without an answer that end an opening: some four seconds, as long as a migration's own
-/// patience.
+/// Time before the first repetition of a request; doubles with each later one, up to
+/// [`MAX_DOUBLINGS`] times. Source: our choice, shorter than `RETRY` of `migration/mod.rs`, because
+/// a request repeated in vain costs one packet, and the application waits for its connection.
+pub(super) const RETRY: Duration = Duration::from_millis(150);
+pub(super) const MAX_DOUBLINGS: u32 = 3;
+/// Maximum number of unanswered requests, which take 0.15, 0.3, 0.6 and three times 1.2 s, 4.7 s in
+/// all. Source: our choice; fewer fail where a modem sleeps, more let an application wait for a
+/// waypoint that does not exist.
 const TRIES: u32 = 6;
 
 #[cfg(test)]
@@ -316,7 +319,7 @@ mod tests {
         }
     }
 
-    /// What a translator that tracks windows keeps of one direction.
+    /// State of one direction in a translator that tracks windows.
     ///
     /// Source: G. van Rooij, "Real Stateful TCP Packet Filtering in IP Filter" (2001), the four
     /// bounds.
@@ -331,7 +334,7 @@ mod tests {
         b.wrapping_sub(a) > u32::MAX / 2
     }
 
-    /// Whether a packet is in the window; takes note of it.
+    /// Returns whether a packet is in the window, and updates the state.
     fn pass(
         sender: &mut Side,
         receiver: &mut Side,
@@ -358,8 +361,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a flow's numbers are, and however old what is known of them is: who has seen
-        /// the opening lets the flow pass.
+        /// A translator that has seen the opening passes the flow, for any sequence numbers of the
+        /// flow and any age of the mover's knowledge of them.
         #[test]
         fn the_flow_is_within_the_window_that_its_opening_shows(
             ours: u32, theirs: u32,
@@ -378,7 +381,8 @@ mod tests {
             let mut far = Side { end: answer.sequence.wrapping_add(1), most_end: answer.sequence.wrapping_add(65_536), most_window: 65_535 };
             prop_assert!(pass(&mut near, &mut far, (third.sequence, 0, third.acknowledged), WIDE));
             prop_assert!(pass(&mut far, &mut near, (last.sequence, 0, last.acknowledged), WIDE));
-            // The flow goes on where it has come to meanwhile, with windows as programs have them.
+            // The flow continues at its present sequence numbers, with the windows of typical
+            // programs.
             let (mut sent, mut acknowledged) = (ours.wrapping_add(moved_on.0), theirs.wrapping_add(moved_on.1));
             for bytes in downloads {
                 prop_assert!(pass(&mut far, &mut near, (acknowledged, bytes, sent), 501 << 14));

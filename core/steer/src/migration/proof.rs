@@ -1,41 +1,42 @@
-//! Proof that a UDP flow is its mover's: only who receives the flow's packets can say what the
-//! follower sends over its present route.
+//! Proof of ownership of a UDP flow: only its real mover receives the packets that the follower
+//! sends over the flow's present route.
 //!
-//! TCP has sequence numbers that only its ends know; UDP has nothing of the kind, and the port is
-//! everybody's who is behind the same translator. So the mover claims a flow over the control
-//! channel, the follower sends a secret over the route of each flow that could be meant
-//! (translators change ports, so there may be several), and the secret that comes back over the
-//! channel says which it is. A flow is proven once, ahead of its first move: when its network is
-//! dead, nothing comes over it.
+//! TCP has sequence numbers that only its ends know. UDP has none, and other hosts behind the same
+//! translator can claim the same port. So the mover claims a flow over the control channel. The
+//! follower sends a different secret over the route of each flow that could be meant (translators
+//! change ports, so there may be several). The secret that returns over the channel identifies the
+//! flow. A flow is proven once, before its first move, because a failed network would not deliver
+//! the secret.
 //!
 //! ```text
-//!   mover:     Asking -- the challenge comes --> Answering -- Proven --> Proven
-//!                |  \-- asks again, ever later       |  \-- answers again
+//!   mover:     Asking -- challenge arrives ----> Answering -- Proven --> Proven
+//!                |  \-- repeats with backoff         |  \-- answers again
 //!                +---- too often, or Unproven -------+--> Failed
 //!
 //!   follower:  (nothing) -- Claim --> Waiting -- the right secret --> (the flow is the mover's)
-//!                                       +------- time is over ------> (nothing)
+//!                                       +------- timeout ------------> (nothing)
 //! ```
 //!
-//! What it does not do: who can read what passes on the flow's route can prove that the flow is
-//! theirs; they could as well answer in its place.
+//! Limitations: an attacker who can read the packets on the flow's route can claim the flow; such
+//! an attacker could also answer in its place.
 
 use hawser_units::{Duration, Instant};
 
 use super::Route;
+use super::opening::{MAX_DOUBLINGS, RETRY};
 
-/// What the mover says.
+/// Message of the mover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Say {
-    /// That the flow is its own.
+    /// Claim that the flow is the sender's own.
     Claim,
-    /// What came over the flow's route.
+    /// Secret that arrived over the flow's route.
     Proof(u64),
 }
 
-/// The mover's side of one flow.
+/// Mover's side of one flow.
 ///
-/// Cost: O(1); no memory beside itself.
+/// Cost: O(1) time and memory.
 #[derive(Debug)]
 pub struct Claimant {
     secret: Option<u64>,
@@ -45,7 +46,7 @@ pub struct Claimant {
 }
 
 impl Claimant {
-    /// Claims a flow from now on.
+    /// Creates a proof that claims a flow from now on.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -56,25 +57,25 @@ impl Claimant {
         }
     }
 
-    /// Whether the flow is proven; `None` while that is open.
+    /// Returns whether the flow is proven; `None` while undecided.
     #[must_use]
     pub fn is_proven(&self) -> Option<bool> {
         self.is_proven
     }
 
-    /// A challenge for the flow has come in over its route.
+    /// Handles a challenge for the flow that arrived over its route.
     pub fn handle_challenge(&mut self, secret: u64, now: Instant) {
         if self.is_proven.is_none() && self.secret != Some(secret) {
             (self.secret, self.due) = (Some(secret), now);
         }
     }
 
-    /// The follower believes it, or does not.
+    /// Handles the follower's decision.
     pub fn handle_verdict(&mut self, is_proven: bool) {
         self.is_proven.get_or_insert(is_proven);
     }
 
-    /// The next thing to say.
+    /// Returns the next message.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Say> {
         if self.is_proven.is_some() || now < self.due {
             return None;
@@ -83,12 +84,12 @@ impl Claimant {
             self.is_proven = Some(false);
             return None;
         }
-        self.due = now + RETRY * (1 << self.tries.min(MOST_DOUBLINGS));
+        self.due = now + RETRY * (1 << self.tries.min(MAX_DOUBLINGS));
         self.tries += 1;
         Some(self.secret.map_or(Say::Claim, Say::Proof))
     }
 
-    /// When [`Self::poll_transmit`] has something to do.
+    /// Returns when [`Self::poll_transmit`] has an output.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.is_proven.is_none().then_some(self.due)
@@ -97,7 +98,7 @@ impl Claimant {
 
 /// The follower's side of one claim: the flows that could be meant, each with its secret.
 ///
-/// Cost: memory bounded by [`MOST_MEANT`].
+/// Cost: memory bounded by [`MAX_MEANT`].
 #[derive(Debug)]
 pub struct Challenger {
     meant: Vec<(Route, u64)>,
@@ -105,47 +106,47 @@ pub struct Challenger {
 }
 
 impl Challenger {
-    /// For flows that could be meant, by their routes; `secret` draws a number that nobody can
-    /// guess. More than [`MOST_MEANT`] are too many: none is asked then.
+    /// Creates challenges for the flows that a claim could mean, by their routes; `secret` returns
+    /// unpredictable numbers. Returns `None` for no route, or for more than [`MAX_MEANT`].
     #[must_use]
     pub fn new(routes: &[Route], mut secret: impl FnMut() -> u64, now: Instant) -> Option<Self> {
-        let is_clear = (1..=MOST_MEANT).contains(&routes.len());
+        let is_clear = (1..=MAX_MEANT).contains(&routes.len());
         is_clear.then(|| Self {
             meant: routes.iter().map(|route| (*route, secret())).collect(),
             until: now + WAIT,
         })
     }
 
-    /// What to send over which route, as often as the mover claims.
+    /// Returns the secret for each route; the caller sends all of them at each claim of the mover.
     pub fn challenges(&self) -> impl Iterator<Item = (Route, u64)> {
         self.meant.iter().copied()
     }
 
-    /// The route over which the secret went; none for a secret that went over none, or came too
-    /// late. A wrong one ends the claim: nobody guesses twice.
+    /// Returns the route over which the secret was sent; `None` for an unknown or late secret. Any
+    /// secret, right or wrong, ends the claim, so that a second guess is impossible.
     pub fn handle_proof(&mut self, secret: u64, now: Instant) -> Option<Route> {
         let meant = std::mem::take(&mut self.meant);
         let found = meant.iter().find(|(_, own)| *own == secret);
         found.filter(|_| now < self.until).map(|(route, _)| *route)
     }
 
-    /// Whether nothing can come of it any more.
+    /// Returns whether the proof can no longer succeed.
     #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
         now >= self.until || self.meant.is_empty()
     }
 }
 
-/// Flows of one translator's address to one port of the follower: more are a crowd, to all of which
-/// a datagram would go.
-pub const MOST_MEANT: usize = 16;
-/// Before something is said again the first time; twice as long each further time, up to
-/// [`MOST_DOUBLINGS`] times.
-const RETRY: Duration = Duration::from_millis(150);
-const MOST_DOUBLINGS: u32 = 3;
-/// Attempts, claims and proofs together: some four seconds.
+/// Maximum number of flows from one translator's address to one port of the follower: each of them
+/// receives a datagram per claim. Source: our choice, a bound on what a claim may cause; programs
+/// rarely open more flows to one port of one host.
+pub const MAX_MEANT: usize = 16;
+/// Maximum number of attempts, claims and proofs together, which take 0.15, 0.3, 0.6 and four times
+/// 1.2 s, 5.9 s in all. Source: our choice, one more than of an opening, since a claim needs two
+/// exchanges.
 const TRIES: u32 = 7;
-/// How long a secret is good: longer than a claimant tries.
+/// Lifetime of a secret: longer than a claimant tries. Source: our choice; a longer one only takes
+/// memory.
 const WAIT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -219,8 +220,8 @@ mod tests {
     }
 
     proptest! {
-        /// Somebody behind the same address sees none of the flow's packets: whatever they say, the
-        /// flow is not theirs.
+        /// A host behind the same address that receives none of the flow's packets cannot claim the
+        /// flow with any message.
         #[test]
         fn who_sees_nothing_proves_nothing(secrets in prop::collection::vec(any::<u64>(), 1..16), guesses in prop::collection::vec(any::<u64>(), 0..50)) {
             let routes: Vec<_> = (0..secrets.len() as u16).map(route).collect();

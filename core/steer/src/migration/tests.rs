@@ -12,7 +12,7 @@ fn address(last: u8, port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, last], port))
 }
 
-/// From our network `network` to the one peer.
+/// Returns the route from our network `network` to the only peer.
 fn route(network: u8) -> Route {
     Route {
         near: address(network, 5_000),
@@ -37,7 +37,7 @@ fn events(mover: &mut Mover) -> Vec<Event> {
     std::iter::from_fn(|| mover.poll_event()).collect()
 }
 
-/// Carries messages to and fro until nothing is said at `now`.
+/// Exchanges messages until neither end has output at `now`.
 fn talk(mover: &mut Mover, follower: &mut Follower, now: Instant) {
     while let Some((order, _)) = mover.poll_transmit(now) {
         if let Some(answer) = follower.handle_order(&order, now) {
@@ -79,12 +79,12 @@ fn a_flow_that_never_rests_still_forgets_its_old_routes() {
             },
             now,
         );
-        // Time passes while a migration is under way, too.
+        // Time also passes during a migration.
         mover.handle_timeout(now + Duration::from_millis(100));
         talk(&mut mover, &mut follower, now + Duration::from_millis(200));
         assert_eq!(mover.phase, Phase::Stable);
     }
-    // Ten seconds of two routes a second, and the present one.
+    // Two routes per second for ten seconds, and the present one.
     assert!(mover.accepted().len() <= 22, "{}", mover.accepted().len());
     assert!(follower.accepted().len() <= 22, "{}", follower.accepted().len());
 }
@@ -264,7 +264,7 @@ fn the_application_sees_the_same_addresses_before_and_after_and_by_a_waypoint() 
 enum Op {
     Migrate(u8),
     Wait(u64),
-    /// Fates of the messages of the next time.
+    /// Loss, repetition and delay of the messages that follow.
     Weather(u8),
 }
 
@@ -276,8 +276,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Both ends, a network that loses, repeats and delays by up to a second, and a packet of the flow
-/// each way every step.
+/// Both ends, a network that loses, repeats and delays by up to 1 s, and a packet of the flow in
+/// each direction in every step.
 struct World {
     mover: Mover,
     follower: Follower,
@@ -298,7 +298,7 @@ impl World {
         (self.random >> 33) % below
     }
 
-    /// When a copy of what is sent now arrives, twice at times, or never.
+    /// Returns the arrival times of a message that is sent now: one, two or none.
     fn arrivals(&mut self) -> Vec<Instant> {
         let copies = match self.draw(100) {
             lot if lot < self.loss => 0,
@@ -376,7 +376,7 @@ proptest! {
                 }
             }
         }
-        // In fair weather everything settles, at one place.
+        // Without loss, both ends settle on the same route.
         world.loss = 0;
         for _ in 0..1_000 {
             world.now += Duration::from_millis(100);

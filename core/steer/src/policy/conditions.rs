@@ -1,8 +1,8 @@
-//! When a rule holds: what is asked of the device, and what of each network that it may choose.
+//! Conditions of a rule about the device, and about each network that it may choose.
 //!
-//! What nobody has said is not known, and no condition on it holds: neither that it is so nor that
-//! it is not. Changes count at once: only flows that begin are decided, so a fact that flickers
-//! moves nothing that is under way.
+//! A fact without a report is unknown: no condition on it holds, neither a positive nor a negative
+//! one. Changes apply at once. A fact that changes often moves no existing flow, because only new
+//! flows are decided.
 //!
 //! Source: Flow switch section 3.3 (rules over sensors).
 
@@ -10,39 +10,39 @@ use std::fmt;
 
 use hawser_units::Bytes;
 
-/// What is known of the device.
+/// Facts about the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// It is being carried about.
+    /// Device in motion.
     pub moving: Option<bool>,
-    /// It is not on mains.
+    /// Device on battery power.
     pub on_battery: Option<bool>,
     /// The local time.
     pub time: Option<WallTime>,
 }
 
-/// What a clock on the wall shows.
+/// Local time of day and weekday.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WallTime {
-    /// From Monday, 0, to Sunday, 6.
+    /// Weekday from Monday, 0, to Sunday, 6.
     pub weekday: u8,
-    /// Of the day, from 0 to 1439.
+    /// Minute of the day, from 0 to 1439.
     pub minute: u16,
 }
 
-/// What is known of a network.
+/// Facts about a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetworkFacts {
-    /// What its use costs, in any unit: smaller is cheaper.
+    /// Cost of its use, in any unit.
     pub cost: u32,
-    /// What is left of its quota; `None` without one.
+    /// Remaining quota; `None` without one.
     pub quota_left: Option<Bytes>,
-    /// How strong its signal is. Units: dBm.
+    /// Signal strength. Units: dBm.
     pub signal: Option<i16>,
 }
 
-/// A part of the day, from the first minute to before the second; over midnight where the second is
-/// not the later one.
+/// Part of the day, from minute `from` (included) to minute `until` (excluded). It includes
+/// midnight if `until` is not later than `from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hours {
     /// Minute of the day.
@@ -51,27 +51,27 @@ pub struct Hours {
     pub until: u16,
 }
 
-/// What must be so for a rule to hold. The empty one always does.
+/// Conditions of a rule. The empty set always holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// Whether the device must be moving, or must not.
+    /// Required motion of the device.
     pub moving: Option<bool>,
-    /// Whether it must be on battery, or must not.
+    /// Required battery power of the device.
     pub on_battery: Option<bool>,
     /// The part of the day.
     pub hours: Option<Hours>,
-    /// The days of the week; the day on which the hours begin counts.
+    /// Days of the week on which `hours` begin.
     pub weekdays: Option<[bool; 7]>,
-    /// Only networks that cost less.
+    /// Upper bound of the cost.
     pub cost_below: Option<u32>,
-    /// Only networks that have more left of their quota, or have none.
+    /// Lower bound of the remaining quota; networks without one pass.
     pub quota_left_above: Option<Bytes>,
-    /// Only networks with a stronger signal. Units: dBm.
+    /// Lower bound of the signal. Units: dBm.
     pub signal_above: Option<i16>,
 }
 
 impl Conditions {
-    /// Whether the rule holds for the device.
+    /// Returns whether the rule holds for the device.
     #[must_use]
     pub fn hold(&self, facts: &Facts) -> bool {
         let is = |wanted: Option<bool>, fact| wanted.is_none() || wanted == fact;
@@ -81,7 +81,7 @@ impl Conditions {
                 || facts.time.is_some_and(|time| self.is_time(time)))
     }
 
-    /// Whether it may choose the network.
+    /// Returns whether the rule may choose the network.
     #[must_use]
     pub fn admit(&self, network: &NetworkFacts) -> bool {
         self.cost_below.is_none_or(|most| network.cost < most)
@@ -114,7 +114,7 @@ impl Conditions {
 }
 
 impl fmt::Display for Conditions {
-    /// As `explain` names them; nothing when there are none.
+    /// Formats the conditions as `explain` prints them; nothing if there are none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         let either = |is_so, yes: &str, no: &str| if is_so { yes.to_owned() } else { no.to_owned() };
@@ -149,7 +149,7 @@ impl fmt::Display for Conditions {
     }
 }
 
-/// As rules name them, from Monday on.
+/// Names of weekdays in rules, from Monday on.
 pub const WEEKDAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
 #[cfg(test)]
@@ -239,8 +239,7 @@ mod tests {
     }
 
     proptest! {
-        // The hours of a day and those from their end to their beginning share the day out between
-        // them.
+        // A span of hours and its complement together cover each minute of the day once.
         #[test]
         fn hours_and_their_opposite_share_the_day(from in 0u16..1440, until in 0u16..1440, minute in 0u16..1440) {
             prop_assume!(from != until);

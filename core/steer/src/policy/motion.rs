@@ -1,10 +1,10 @@
-//! Whether the device is being carried about, by the positions that geolocation tells.
+//! Detection of the device's motion from geolocation fixes.
 //!
-//! It starts without an opinion. A fix is a sign of motion when it has a speed, or lies further
-//! from where the device was last placed than both fixes may be wrong. After the last sign, two
-//! minutes without another are rest. A slow fix is no sign of rest: whoever waits at a light is on
-//! the way, and some services derive a speed from two coarse positions. So silence is rest, too: a
-//! service that tells of changes alone has nothing to tell of a device that lies there.
+//! It starts unknown. A fix is a sign of motion if it has a speed, or if its distance from the last
+//! position exceeds the sum of both uncertainty radii. Two minutes without a sign mean rest. A slow
+//! fix is no sign of rest: a car at a traffic light has speed zero, and some services derive the
+//! speed from two coarse positions. No report also means rest, because a service that reports only
+//! changes is silent about a device at rest.
 //!
 //! ```text
 //!              a sign                          two minutes without one
@@ -14,39 +14,39 @@
 //!      +--------------------------------------------+
 //! ```
 //!
-//! Limitations: nothing is known of a device that is placed to within a kilometre only (by cell or
-//! by address), and a place that was told wrong is taken for motion when it is corrected, unless
-//! nothing could move so fast.
+//! Limitations: the motion of a device that is located only to within a kilometre (by cell or by
+//! address) is unknown. The correction of a wrong position counts as motion, unless it implies a
+//! speed above 350 m/s.
 
 use hawser_units::{Duration, Instant};
 
-/// A position. It has no text: no log shall hold one.
+/// Position. It has no `Debug` or `Display`, so that no log contains one.
 #[derive(Clone, Copy)]
 pub struct Fix {
     /// Units: degrees, north above zero.
     pub latitude: f64,
     /// Units: degrees, east above zero.
     pub longitude: f64,
-    /// How far it may be wrong. Units: m.
+    /// Radius of uncertainty. Units: m.
     pub accuracy: f64,
-    /// Units: m/s; not known below zero.
+    /// Units: m/s; negative if unknown.
     pub speed: f64,
 }
 
-/// Follows one device.
+/// Motion detector of one device.
 ///
-/// Cost: O(1) a fix; one position is remembered.
+/// Cost: O(1) a fix; stores one position.
 #[derive(Default)]
 pub struct Motion {
-    /// Where the device was last placed, and when.
+    /// Last position, and its time.
     placed: Option<(Fix, Instant)>,
-    /// Since when fixes that count have come.
+    /// Time of the first usable fix.
     since: Option<Instant>,
     last_sign: Option<Instant>,
 }
 
 impl Motion {
-    /// Takes a position; one that cannot be, or is too coarse, counts for nothing.
+    /// Handles a fix; ignores one that is impossible or too coarse.
     pub fn handle_fix(&mut self, fix: Fix, now: Instant) {
         if !fix.is_usable() {
             return;
@@ -73,7 +73,7 @@ impl Motion {
         }
     }
 
-    /// Whether it moves; `None` until that is known.
+    /// Returns whether the device moves; `None` while unknown.
     #[must_use]
     pub fn is_moving(&self, now: Instant) -> Option<bool> {
         let is_recent = |at: Instant| now < at + RESTS_AFTER;
@@ -91,20 +91,20 @@ impl Fix {
         is_place && (0.0..=COARSEST).contains(&self.accuracy)
     }
 
-    /// A speed that can be, of a fix so fine that somebody measured it.
+    /// Returns the speed if it is plausible and the fix is fine enough to be a measurement.
     fn measured_speed(&self) -> Option<f64> {
         let is_measured = self.accuracy <= FINEST_DERIVED && (0.0..=FASTEST).contains(&self.speed);
         is_measured.then_some(self.speed)
     }
 
-    /// Whether the device cannot have been at both.
+    /// Returns whether the device cannot have been at both positions.
     fn is_apart_from(&self, other: &Self) -> bool {
-        let radius = |fix: &Self| fix.accuracy.max(LEAST_RADIUS);
+        let radius = |fix: &Self| fix.accuracy.max(MIN_RADIUS);
         self.distance(other) > radius(self) + radius(other)
     }
 
-    /// Over the plane that touches the globe there: exact enough for what lies close together.
-    /// Units: m.
+    /// Returns the distance on the tangent plane, which is exact enough for positions that are
+    /// close together. Units: m.
     fn distance(&self, other: &Self) -> f64 {
         let north = (self.latitude - other.latitude).to_radians();
         let east = (self.longitude - other.longitude + 540.0).rem_euclid(360.0) - 180.0;
@@ -113,22 +113,33 @@ impl Fix {
     }
 }
 
-/// Slower than anybody walks (1.4 m/s), faster than what receivers measure at rest.
+/// Speed from which a device at rest counts as moving: slower than walking (1.4 m/s), faster than
+/// what receivers measure at rest. Units: m/s. Source: our choice; a lower one takes noise of a
+/// receiver for motion, a higher one overlooks pedestrians.
 const MOVES_FROM: f64 = 1.0;
-/// What is on its way may be slower for a while.
+/// Speed below which a moving device gives no sign of motion. Units: m/s. Source: our choice, half
+/// of [`MOVES_FROM`], so that a slow walk does not alternate between both states.
 const STOPS_BELOW: f64 = 0.5;
-/// A red light, or a bus at its stop.
+/// Time without a sign of motion that counts as rest: longer than a red light or a bus stop.
+/// Source: our choice; a longer one keeps the networks for motion after an arrival, a shorter one
+/// changes networks at each stop.
 const RESTS_AFTER: Duration = Duration::from_secs(120);
-/// Places by cell or by the network's address hop further than this while nothing moves.
+/// Maximum radius of a usable fix: positions by cell or by IP address jump by more while the device
+/// is at rest. Units: m. Source: our choice; a finer bound ignores positions by cell where they are
+/// the only ones.
 const COARSEST: f64 = 1_000.0;
-/// A receiver of satellites is better; what access points tell is mostly worse, and its speed is
-/// derived from two such places.
+/// Maximum radius of a fix whose speed counts: satellite receivers are better, positions by access
+/// points are mostly worse, and their speed is derived from two such positions. Units: m. Source:
+/// our choice; a larger one takes jumps between two access points for a speed.
 const FINEST_DERIVED: f64 = 50.0;
-/// Nobody is as exact as some claim.
-const LEAST_RADIUS: f64 = 25.0;
-/// An airliner with the wind behind it. Units: m/s.
+/// Minimum radius of a fix: devices claim a better accuracy than they reach. Units: m. Source: our
+/// choice, some five times what receivers claim with a clear sky; two fixes must be 50 m apart to
+/// count as motion. A smaller one takes their drift for it.
+const MIN_RADIUS: f64 = 25.0;
+/// Speed of an airliner with tailwind. Units: m/s. Source: our choice, 250 m/s of a jet and 100 m/s
+/// of a jet stream; a higher one believes jumps of positions by IP address.
 const FASTEST: f64 = 350.0;
-/// The mean radius of the earth. Units: m.
+/// Mean radius of the earth. Source: 6,371 km, the mean radius R1 of the IUGG. Units: m.
 const GLOBE: f64 = 6_371_000.0;
 
 #[cfg(test)]
@@ -140,7 +151,7 @@ mod tests {
         Instant::from_nanos(0) + Duration::from_secs(seconds)
     }
 
-    /// So many metres north of a place in the middle of Europe, without a speed.
+    /// Returns a fix `metres` north of a position in central Europe, without a speed.
     fn north(metres: f64, accuracy: f64) -> Fix {
         Fix {
             latitude: 50.0 + metres / 111_195.0,
@@ -157,7 +168,7 @@ mod tests {
         }
     }
 
-    /// What is known after each of the fixes, at their times.
+    /// Returns the state after each of the fixes, at their times.
     fn follow(fixes: &[(u64, Fix)]) -> Vec<Option<bool>> {
         let mut motion = Motion::default();
         let known = fixes.iter().map(|(seconds, fix)| {
@@ -170,7 +181,7 @@ mod tests {
     #[test]
     fn rest_is_known_after_two_minutes_without_a_sign() {
         let mut motion = Motion::default();
-        assert_eq!(motion.is_moving(at(1_000)), None, "nobody has said anything");
+        assert_eq!(motion.is_moving(at(1_000)), None, "no fix so far");
         motion.handle_fix(north(0.0, 30.0), at(1_000));
         assert_eq!(motion.is_moving(at(1_119)), None);
         assert_eq!(motion.is_moving(at(1_120)), Some(false));
@@ -202,16 +213,16 @@ mod tests {
         let here = (0, north(0.0, 100.0));
         assert_eq!(after(&[here, (300, north(180.0, 100.0))]), Some(false));
         assert_eq!(after(&[here, (300, north(220.0, 100.0))]), Some(true));
-        // Who claims to be exact is not.
+        // A claimed radius below the minimum counts as the minimum.
         let here = (0, north(0.0, 0.0));
         assert_eq!(after(&[here, (300, north(45.0, 0.0))]), Some(false));
         assert_eq!(after(&[here, (300, north(55.0, 0.0))]), Some(true));
-        // The other side of the line where days begin is near.
+        // The two sides of the 180th meridian are close together.
         let mut west = north(0.0, 100.0);
         let mut east = west;
         (west.longitude, east.longitude) = (-179.999_9, 179.999_9);
         assert_eq!(after(&[(0, west), (300, east)]), Some(false));
-        // Step by step, none of them large.
+        // Many small steps, none of which is a sign alone.
         let steps: Vec<_> = (0..20)
             .map(|step| (step * 20, north(step as f64 * 30.0, 60.0)))
             .collect();
@@ -273,13 +284,13 @@ mod tests {
                 "{speed}"
             );
         }
-        // Derived from places that hop.
+        // A speed that is derived from coarse positions.
         let derived = Fix {
             speed: 5.0,
             ..north(0.0, 80.0)
         };
         assert_eq!(follow(&[(0, derived), (500, derived)]), rest);
-        // A place that was wrong: nobody goes that fast, there or back.
+        // A wrong position: the implied speed is impossible in both directions.
         let fixes = [
             (0, north(0.0, 30.0)),
             (300, north(5_000_000.0, 30.0)),
@@ -289,8 +300,8 @@ mod tests {
     }
 
     proptest! {
-        // Whatever comes: what is known comes from a fix that counts, motion ends with the signs of
-        // it, and rest does not end without one.
+        // For any fixes: a known state requires a usable fix, motion ends when its signs end, and
+        // rest ends only with a sign.
         #[test]
         fn silence_becomes_rest(
             fixes in prop::collection::vec((0u64..300, prop::array::uniform4(prop::num::f64::ANY)), 0..30),

@@ -1,21 +1,22 @@
-//! How strong a modem's signal is, in the unit in which radios tell theirs.
+//! Signal strength of a modem, in the unit that radios report.
 
-/// The strength from a number of a modem; `None` for what no receiver hears.
+/// Returns the signal strength that a modem reports in dBm, rounded; `None` outside the range of
+/// receivers.
 ///
 /// Units: dBm.
 #[must_use]
 pub fn from_dbm(strength: f64) -> Option<i16> {
-    // The cast keeps what the range has let through.
+    // The cast cannot overflow, because the range has been checked.
     (WEAKEST..STRONGEST)
         .contains(&strength)
         .then(|| strength.round() as i16)
 }
 
-/// The strength from a share of the scale on which modems tell it (`+CSQ`): of its 62 dB, from -113
-/// to -51 dBm. Nothing of it is what a modem says that does not know.
+/// Returns the signal strength from a percentage of the `+CSQ` scale, which spans 62 dB, from -113
+/// to -51 dBm. `None` for 0, which modems report when the strength is unknown.
 ///
-/// It is right to 1 dB where a service has mapped such a number to the share, and a rough guide
-/// where it has taken the share from something else, as for LTE some do.
+/// The result is exact to 1 dB where a service derived the percentage from that scale. It is a
+/// rough estimate where the service used another quantity, as some do for LTE.
 ///
 /// Units: percent; dBm. Source: 3GPP TS 27.007 section 8.5; ModemManager maps to percent over the
 /// same range.
@@ -29,7 +30,8 @@ pub fn from_percent(share: u32) -> Option<i16> {
 
 /// 3GPP TS 38.133 section 10.1.6 reports the reference signal's power from -156 dBm on. Units: dBm.
 const WEAKEST: f64 = -160.0;
-/// A milliwatt at the antenna. Units: dBm.
+/// Highest power that is measured. Source: 0 dBm is 1 mW at the antenna, by definition of the unit.
+/// Units: dBm.
 const STRONGEST: f64 = 0.0;
 
 #[cfg(test)]

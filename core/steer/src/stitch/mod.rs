@@ -1,13 +1,13 @@
-//! Stitching: many flows over several networks, each flow on one.
+//! Stitching: distributes flows over several networks, each flow on one network.
 //!
-//! It starts without networks. Steady state: a new flow gets a network by the method and stays
-//! there. When a network goes, its flows are spread over the others, and only those move; when one
-//! comes, new flows find it, and with [`Method::LeastLoaded`] as many old ones as are needed to
-//! fill it may be moved on request. Whoever owns the flows rewrites or reopens them
-//! ([`crate::migration`]).
+//! It starts without networks. Steady state: the method assigns a network to a new flow, which
+//! stays there. When a network disappears, its flows are distributed over the others, and only they
+//! move. When a network appears, new flows may use it; [`Method::LeastLoaded`] can also move old
+//! flows to it on request. The owner of the flows rewrites or reopens them ([`crate::migration`]).
 //!
 //! ```text
-//!   flow:   (absent) -- assign --> On(network) -- network gone --> On(another) or Stranded -- a network comes --> On(it)
+//!   flow:  (absent) -- assign --> On(network) -- network removed --> On(another) or Stranded
+//!          Stranded -- network added --> On(it)
 //! ```
 //!
 //! Source: Flow switch section 3.2; section 5 note 4 for the packet size.
@@ -18,42 +18,42 @@ use hawser_wire::inner::FlowKey;
 
 use hawser_units::NetworkId;
 
-/// How a network for a flow is chosen.
+/// Method of choosing a network for a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// By the flow's key and the networks' weights: the same flow finds the same network on every
-    /// host, and a network that goes moves its own flows only.
+    /// Hashes the flow's key with the networks' weights: a flow is assigned to the same network
+    /// on every host, and a removed network moves only its own flows.
     ///
     /// Source: Thaler and Ravishankar 1998 (highest random weight); Schindelhauer and Schomaker
     /// 2005 (weights).
     WeightedHash,
-    /// Where the flows per weight are fewest.
+    /// Selects the network with the smallest number of flows per weight.
     LeastLoaded,
 }
 
-/// A network as stitching sees it.
+/// Properties of a network that stitching uses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Network {
-    /// Its share of the flows: its rate in any unit, above zero.
+    /// Share of the flows: rate in any unit, above zero.
     pub weight: f64,
-    /// The largest IP packet it takes.
+    /// Maximum size of an IP packet. Units: bytes.
     pub mtu: u16,
 }
 
-/// A flow got another network.
+/// Move of a flow to another network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Which.
+    /// Flow that moves.
     pub flow: FlowKey,
-    /// Where it was; `None` when it had none.
+    /// Former network; `None` if it had none.
     pub from: Option<NetworkId>,
-    /// Where it is; `None` when there is no network left.
+    /// New network; `None` if no network is left.
     pub to: Option<NetworkId>,
 }
 
 /// Flows and their networks.
 ///
-/// Cost: O(networks) a flow; O(flows) when a network goes.
+/// Cost: O(networks) a flow; O(flows) when a network is removed.
 #[derive(Debug)]
 pub struct Stitch {
     method: Method,
@@ -63,8 +63,8 @@ pub struct Stitch {
 }
 
 impl Stitch {
-    /// Without networks and flows. `seed` keeps outsiders from choosing flows that meet on one
-    /// network.
+    /// Creates a table without networks and flows. `seed` prevents outsiders from selecting flows
+    /// that share one network.
     #[must_use]
     pub fn new(method: Method, seed: u64) -> Self {
         Self {
@@ -75,7 +75,8 @@ impl Stitch {
         }
     }
 
-    /// The packet size that all networks take: the least of theirs; `None` without networks.
+    /// Returns the packet size that all networks support: the minimum of theirs; `None` without
+    /// networks.
     ///
     /// Source: Flow switch section 5, note 4.
     #[must_use]
@@ -83,19 +84,19 @@ impl Stitch {
         self.networks.values().map(|(network, _)| network.mtu).min()
     }
 
-    /// The network of a flow.
+    /// Returns the network of a flow.
     #[must_use]
     pub fn network(&self, flow: &FlowKey) -> Option<NetworkId> {
         self.flows.get(flow).copied().flatten()
     }
 
-    /// How many flows a network has.
+    /// Returns the number of flows of a network.
     #[must_use]
     pub fn load(&self, network: NetworkId) -> usize {
         self.networks.get(&network).map_or(0, |(_, load)| *load)
     }
 
-    /// The network of a flow, which gets one if it has none; `None` without networks.
+    /// Returns the network of a flow, and assigns one if it has none; `None` without networks.
     pub fn assign(&mut self, flow: FlowKey) -> Option<NetworkId> {
         if let Some(network) = self.network(&flow) {
             return Some(network);
@@ -105,14 +106,15 @@ impl Stitch {
         network
     }
 
-    /// A flow ended.
+    /// Removes a flow that ended.
     pub fn handle_closed(&mut self, flow: &FlowKey) {
         if let Some(Some(network)) = self.flows.remove(flow) {
             self.count(network, false);
         }
     }
 
-    /// A network came, or its weight or packet size changed. Flows that had none get it.
+    /// Adds a network, or changes its weight or packet size. Flows without a network are assigned
+    /// to it.
     pub fn handle_up(&mut self, id: NetworkId, network: Network) -> Vec<Moved> {
         let weight = if network.weight > 0.0 {
             network.weight
@@ -124,7 +126,7 @@ impl Stitch {
         self.settle(|network| network.is_none())
     }
 
-    /// A network went. Its flows get others; no other flow moves.
+    /// Removes a network. Its flows move to others; no other flow moves.
     pub fn handle_down(&mut self, id: NetworkId) -> Vec<Moved> {
         if self.networks.remove(&id).is_none() {
             return Vec::new();
@@ -132,8 +134,8 @@ impl Stitch {
         self.settle(|network| network == Some(id))
     }
 
-    /// Moves flows to where they would be if they were new: after a network came back. With
-    /// [`Method::LeastLoaded`] no more are moved than it takes to even the loads.
+    /// Moves flows to the networks that they would get if they were new, after a network returned.
+    /// With [`Method::LeastLoaded`], moves only as many flows as are necessary to even the loads.
     pub fn rebalance(&mut self) -> Vec<Moved> {
         match self.method {
             Method::WeightedHash => {
@@ -207,8 +209,7 @@ impl Stitch {
 
     fn choose(&self, flow: &FlowKey) -> Option<NetworkId> {
         let cost = |(id, (network, load)): &(&NetworkId, &(Network, usize))| match self.method {
-            // Exponential clocks: the first to ring is network i with probability weight i over the
-            // sum.
+            // Exponential clocks: network i is the first with probability weight i over the sum.
             Method::WeightedHash => -uniform(self.seed, flow, **id).ln() / network.weight,
             Method::LeastLoaded => (*load as f64 + 1.0) / network.weight,
         };
@@ -217,7 +218,7 @@ impl Stitch {
     }
 }
 
-/// A number in (0, 1] that depends on all three and nothing else.
+/// Returns a number in (0, 1] that depends only on the three arguments.
 fn uniform(seed: u64, flow: &FlowKey, network: NetworkId) -> f64 {
     let address = |address: std::net::IpAddr| match address {
         std::net::IpAddr::V4(address) => u128::from(address.to_bits()),

@@ -38,7 +38,7 @@ fn shares_follow_the_weights() {
     }
 }
 
-/// Flow switch note 4: 3G takes 1400 bytes, Ethernet 1500.
+/// Flow switch note 4: 3G supports 1400 bytes, Ethernet 1500.
 #[test]
 fn the_packet_size_is_the_least() {
     let mut stitch = with(Method::LeastLoaded, &[1.0]);

@@ -1,7 +1,7 @@
 //! Channels of 802.11 by number and by frequency.
 
-/// The number of the channel whose centre is that frequency, MHz (IEEE 802.11-2020, annex E); 0 for
-/// none.
+/// Returns the number of the channel with this centre frequency, MHz (IEEE 802.11-2020, annex E); 0
+/// if there is none.
 #[must_use]
 pub const fn number(frequency: u32) -> u32 {
     match frequency {
@@ -13,7 +13,7 @@ pub const fn number(frequency: u32) -> u32 {
     }
 }
 
-/// The frequency of a channel of the 2.4 or 5 GHz bands, MHz.
+/// Returns the frequency of a channel of the 2.4 or 5 GHz bands, MHz.
 #[must_use]
 pub const fn frequency(channel: u32) -> u32 {
     match channel {

@@ -1,83 +1,84 @@
-//! Frames of 802.11 as the machines of a radio and an emulated medium exchange them: fields, and
-//! lengths on the air, not bytes.
+//! Frames of 802.11 as the machines of a radio and an emulated medium exchange them: fields and
+//! lengths on the air, without bytes.
 //!
-//! Source: IEEE 802.11-2016 clauses 9 and 15 to 19. The bytes of real frames are written and read
-//! by `hawser-radio`.
+//! Source: IEEE 802.11-2016 clauses 9 and 15 to 19. `hawser-radio` builds and parses the bytes of
+//! real frames.
 
 pub mod channel;
 pub mod phy;
 
 use hawser_units::Instant;
 
-/// Names a station of one medium.
+/// Identifier of a station of one medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StationId(pub u16);
 
-/// A frame to send.
+/// Frame to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing<B> {
-    /// To whom; `None` to everybody.
+    /// Receiver; `None` for a broadcast.
     pub to: Option<StationId>,
-    /// What it carries.
+    /// Contents of the frame.
     pub body: B,
     /// Bytes on the air, MAC header and check sequence included.
     pub len: u32,
-    /// Whether it goes before all that have not been tried yet, and in spite of a full queue.
+    /// Set for priority over all frames that have not been transmitted yet, even if the queue is
+    /// full.
     pub urgent: bool,
 }
 
-/// What a frame carries above the medium.
+/// Contents of a frame above the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<P> {
-    /// A packet.
+    /// Packet.
     Data {
-        /// The packet.
+        /// Packet of the frame.
         packet: P,
-        /// From an access point: it keeps more for this station. From a station: unused.
+        /// More-data bit of an access point: more packets are buffered for the station.
         more: bool,
-        /// From a station: it sleeps from now on. From an access point: unused.
+        /// Power management bit of a station: set if it sleeps from now on.
         power_save: bool,
     },
-    /// A packet of a link that is several radios' together.
+    /// Packet of a link that consists of several radios.
     Striped {
-        /// The packet.
+        /// Packet of the frame.
         packet: P,
-        /// Counts the packets of all of them.
+        /// Number of the packet, counted over all radios.
         number: u32,
     },
-    /// Only says whether a station sleeps from now on.
+    /// Null frame, which only reports whether a station sleeps from now on.
     Null {
-        /// Whether it does.
+        /// Power save bit.
         power_save: bool,
     },
-    /// A sleeping station asks for one packet that is kept for it.
+    /// Request of a sleeping station for one buffered packet.
     PsPoll,
-    /// An access point says that it is there.
+    /// Beacon of an access point.
     Beacon(Beacon),
-    /// A station asks who is there.
+    /// Probe request of a station.
     ProbeRequest,
-    /// An access point answers that it is.
+    /// Probe response of an access point.
     ProbeResponse {
-        /// Which network.
+        /// Number of the network.
         network: u32,
     },
     /// First step of joining.
     Authenticate,
-    /// Its answer.
+    /// Answer to the first step of joining.
     Authenticated,
     /// Second step of joining.
     Associate,
-    /// Its answer.
+    /// Answer to the second step of joining.
     Associated {
         /// The association id, 1 to 63.
         aid: u8,
     },
-    /// The station is out, and has to join again.
+    /// Deauthentication: the station has to join again.
     Deauthenticate,
 }
 
 impl<P> Frame<P> {
-    /// The packet of a data frame.
+    /// Returns the packet of a data frame.
     #[must_use]
     pub fn into_packet(self) -> Option<P> {
         match self {
@@ -96,25 +97,28 @@ impl<P> Frame<P> {
     }
 }
 
-/// What a beacon says.
+/// Contents of a beacon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beacon {
-    /// Which network.
+    /// Number of the network.
     pub network: u32,
-    /// When it was due, which its timestamp tells however long it waited for the channel.
+    /// Time at which the beacon was due; its timestamp, regardless of the wait for the channel.
     pub due: Instant,
-    /// The traffic indication map: bit n says that something is kept for association id n.
+    /// Traffic indication map: bit n is set if packets for association id n are buffered.
     pub traffic: u64,
-    /// The access point moves to this channel after so many beacons.
+    /// Channel switch: the new channel, and the number of beacons until the switch.
     pub moves: Option<(u16, u8)>,
 }
 
-/// Bytes of a beacon or probe response with a short name and the mandatory elements, MAC header and
-/// check sequence included.
+/// Bytes of a beacon or probe response. Source: IEEE 802.11-2020 section 9.3.3, beacon, with MAC
+/// header and check sequence (28), fixed fields (12), a name of ten letters (12), two elements of
+/// rates (10 and 6), channel (3), traffic indication map (6) and ERP (3).
 pub const BEACON_LEN: u32 = 80;
-/// Bytes of a frame of joining or leaving.
+/// Bytes of a management frame for joining or leaving. Source: IEEE 802.11-2020 section 9.3.3,
+/// association request, with MAC header and check sequence (28), fixed fields (4), a name of ten
+/// letters (12) and two elements of rates (10 and 6).
 pub const MANAGEMENT_LEN: u32 = 60;
-/// Bytes of a null frame.
+/// Bytes of a null frame. Source: IEEE 802.11-2020 section 9.3.2.1, header and check sequence.
 pub const NULL_LEN: u32 = 28;
-/// Bytes of a PS-Poll.
+/// Bytes of a PS-Poll. Source: IEEE 802.11-2020 section 9.3.1.5.
 pub const PS_POLL_LEN: u32 = 20;

@@ -1,10 +1,10 @@
-//! The physical layer: rates, how long a frame takes, the intervals between frames.
+//! Physical layer: rates, airtimes of frames, interframe spaces.
 //!
 //! Source: IEEE 802.11-2016 clauses 15, 16 (DSSS, b), 17 (OFDM, a), 18 (ERP, g), 19 (HT, n).
 
 use hawser_units::Duration;
 
-/// A generation of the standard.
+/// Generation of the standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standard {
     /// 5 GHz OFDM, 6 to 54 Mbit/s.
@@ -17,7 +17,7 @@ pub enum Standard {
     N,
 }
 
-/// How a frame is modulated.
+/// Modulation of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PhyRate {
     /// DSSS and CCK. Units: 100 kbit/s (10, 20, 55, 110).
@@ -37,21 +37,25 @@ pub enum PhyRate {
     },
 }
 
-/// The rates of 802.11a and g, slowest first. Units: Mbit/s.
+/// The rates of 802.11a and g, slowest first. Source: IEEE 802.11-2016 clauses 17 and 18. Units:
+/// Mbit/s.
 pub const OFDM_RATES: [u16; 8] = [6, 9, 12, 18, 24, 36, 48, 54];
-/// The rates of 802.11b, slowest first. Units: 100 kbit/s.
+/// The rates of 802.11b, slowest first. Source: IEEE 802.11-2016 clauses 15 and 16. Units: 100
+/// kbit/s.
 pub const DSSS_RATES: [u16; 4] = [10, 20, 55, 110];
-/// Bytes of an acknowledgement or clear-to-send, with check sequence.
+/// Bytes of an acknowledgement or clear-to-send, with check sequence. Source: IEEE 802.11-2016
+/// sections 9.3.1.3 and 9.3.1.4.
 pub const ACK_LEN: u32 = 14;
-/// Bytes of a request to send, with check sequence.
+/// Bytes of a request to send, with check sequence. Source: IEEE 802.11-2016 section 9.3.1.2.
 pub const RTS_LEN: u32 = 20;
-/// Bytes of a compressed block acknowledgement, with check sequence.
+/// Bytes of a compressed block acknowledgement, with check sequence. Source: IEEE 802.11-2016
+/// section 9.3.1.9.
 pub const BLOCK_ACK_LEN: u32 = 32;
 /// Bytes around an IP packet in a data frame: MAC header (24), LLC/SNAP (8), check sequence (4).
 pub const DATA_OVERHEAD: u32 = 36;
 
 impl PhyRate {
-    /// Units: bit/s.
+    /// Returns the rate. Units: bit/s.
     #[must_use]
     pub fn as_bps(self) -> u64 {
         match self {
@@ -64,7 +68,7 @@ impl PhyRate {
         }
     }
 
-    /// Data bits of a symbol.
+    /// Returns the data bits of a symbol.
     fn symbol_bits(self) -> u64 {
         match self {
             Self::Dsss(_) => 0,
@@ -72,7 +76,8 @@ impl PhyRate {
             Self::Ht {
                 mcs, streams, wide, ..
             } => {
-                // 52 or 108 data subcarriers; bits a subcarrier times the code rate, in sixths.
+                // 52 or 108 data subcarriers; bits per subcarrier times the code rate, in sixths.
+                // Source: IEEE 802.11-2016 section 19.5.
                 const SIXTHS: [u64; 8] = [3, 6, 9, 12, 18, 24, 27, 30];
                 let subcarriers = if wide { 108 } else { 52 };
                 subcarriers * SIXTHS[usize::from(mcs.min(7))] / 6 * u64::from(streams)
@@ -80,7 +85,7 @@ impl PhyRate {
         }
     }
 
-    /// How long a frame of `bytes` (MAC header and check sequence included) is on the air.
+    /// Returns the airtime of a frame of `bytes` (MAC header and check sequence included).
     #[must_use]
     pub fn airtime(self, standard: Standard, bytes: u32) -> Duration {
         let micros = match self {
@@ -89,7 +94,7 @@ impl PhyRate {
             Self::Ht {
                 streams, short_guard, ..
             } => {
-                // Legacy part, HT-SIG, HT-STF, one HT-LTF a stream (four for three).
+                // Legacy part, HT-SIG, HT-STF, one HT-LTF per stream (four for three streams).
                 let training = if streams == 3 { 4 } else { u64::from(streams) };
                 // Short symbols end on the grid of the long ones (IEEE 802.11-2016 section 19.4.3).
                 let symbols = self.symbols(bytes);
@@ -104,13 +109,13 @@ impl PhyRate {
         Duration::from_micros(micros)
     }
 
-    /// 16 service bits, 6 tail bits.
+    /// Returns the number of symbols, including 16 service bits and 6 tail bits.
     fn symbols(self, bytes: u32) -> u64 {
         (22 + 8 * u64::from(bytes)).div_ceil(self.symbol_bits())
     }
 
-    /// The rate at which the other side answers a frame of this rate: the highest mandatory rate
-    /// that is not above it.
+    /// Returns the rate of the response to a frame of this rate: the highest mandatory rate that
+    /// does not exceed it.
     ///
     /// Source: IEEE 802.11-2016 section 10.7.6.5; mandatory are 1 and 2, and 6, 12 and 24 Mbit/s.
     #[must_use]
@@ -129,13 +134,13 @@ impl PhyRate {
 }
 
 impl Standard {
-    /// One slot of the backoff.
+    /// Returns the duration of a backoff slot.
     #[must_use]
     pub fn slot(self) -> Duration {
         Duration::from_micros(if self == Self::B { 20 } else { 9 })
     }
 
-    /// Between a frame and its answer.
+    /// Returns the time between a frame and its response (SIFS).
     #[must_use]
     pub fn sifs(self) -> Duration {
         Duration::from_micros(match self {
@@ -144,19 +149,19 @@ impl Standard {
         })
     }
 
-    /// Idle time before a backoff counts.
+    /// Returns the idle time before a backoff counts down (DIFS).
     #[must_use]
     pub fn difs(self) -> Duration {
         self.sifs() + self.slot() * 2
     }
 
-    /// The same after a frame that could not be read: its unread answer fits in.
+    /// Returns the idle time after an undecodable frame (EIFS), which includes the response to it.
     #[must_use]
     pub fn eifs(self) -> Duration {
         self.sifs() + self.difs() + self.lowest().airtime(self, ACK_LEN)
     }
 
-    /// After the end of a frame, when an answer that has not begun will not come.
+    /// Returns the timeout for the begin of a response, after the end of a frame.
     ///
     /// Source: IEEE 802.11-2016 section 10.3.2.9: SIFS, a slot and the time until reception is
     /// known to have started.
@@ -170,13 +175,13 @@ impl Standard {
         self.sifs() + self.slot() + Duration::from_micros(known)
     }
 
-    /// The smallest contention window: slots are drawn from 0 to this.
+    /// Returns the minimum contention window: slots are drawn from 0 to this value.
     #[must_use]
     pub fn cw_min(self) -> u32 {
         if self == Self::B { 31 } else { 15 }
     }
 
-    /// The lowest rate: beacons and other broadcasts.
+    /// Returns the lowest rate, for beacons and other broadcasts.
     #[must_use]
     pub fn lowest(self) -> PhyRate {
         match self {
@@ -185,7 +190,7 @@ impl Standard {
         }
     }
 
-    /// The rate of beacons: in the 2.4 GHz band every station must be able to read them.
+    /// Returns the rate of beacons: in the 2.4 GHz band every station must be able to decode them.
     #[must_use]
     pub fn beacon_rate(self) -> PhyRate {
         match self {
@@ -194,7 +199,7 @@ impl Standard {
         }
     }
 
-    /// All rates of one stream in 20 MHz, slowest first.
+    /// Returns all rates of one stream in 20 MHz, slowest first.
     #[must_use]
     pub fn rates(self) -> Vec<PhyRate> {
         match self {
@@ -212,14 +217,17 @@ impl Standard {
     }
 }
 
-/// The contention window never grows beyond this.
+/// Maximum contention window. Source: `aCWmax` of IEEE 802.11-2016 clauses 15 to 19.
 pub const CW_MAX: u32 = 1023;
 
-/// The quiet time behind an OFDM frame in the 2.4 GHz band, in which a receiver still decodes.
+/// Returns the signal extension: idle time after an OFDM frame in the 2.4 GHz band, in which a
+/// receiver still decodes.
 fn extension_us(standard: Standard) -> u64 {
     if standard == Standard::G { 6 } else { 0 }
 }
 
+/// Preambles with the signal field or header. Source: IEEE 802.11-2016 clauses 17 (16 and 4 us) and
+/// 15 (144 and 48 us).
 const OFDM_PREAMBLE_US: u64 = 20;
 const LONG_PREAMBLE_US: u64 = 192;
 
@@ -250,7 +258,7 @@ mod tests {
             short_guard: true,
         };
         assert_eq!(short.as_bps(), 450_000_000);
-        // 20,000 bytes are 99 long symbols, or as long as 90.
+        // 20,000 bytes take 99 long symbols; with short symbols as long as 90 long ones.
         assert_eq!(us(fastest, Standard::N, 20_000), 20 + 8 + 4 + 16 + 99 * 4);
         assert_eq!(us(short, Standard::N, 20_000), 20 + 8 + 4 + 16 + 90 * 4);
         assert_eq!(us(fastest, Standard::N, 1536), 20 + 8 + 4 + 16 + 8 * 4);

@@ -10,7 +10,7 @@ use hawser_units::Sequence;
 const TO: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const FROM: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// A frame around an IP packet, with tags of these VLANs.
+/// Builds a frame with an IP packet and tags of these VLANs.
 fn frame(vlans: &[u16], ip: &[u8]) -> Vec<u8> {
     let mut frame = [TO, FROM].concat();
     for vlan in vlans {
@@ -54,7 +54,7 @@ fn frames_without_ip_have_a_flow_of_their_vlan_and_type() {
     assert_ne!(arp(&[9]).key, arp(&[]).key);
     assert_eq!((arp(&[]).headers_len, arp(&[]).ip_len), (14, 0));
     assert!(!arp(&[]).has_transport());
-    // What says that it is IP and is not, too: it is carried as it came.
+    // An EtherType of IP without a valid IP packet: the frame is transferred unchanged.
     let broken = Format::Ethernet
         .parse(&frame(&[], &[0x45, 0, 0]))
         .expect("a frame");
@@ -113,7 +113,7 @@ fn fragments_put_together_are_the_packet() {
         payload.extend_from_slice(&part[38..]);
     }
     assert_eq!(payload, ip[20..]);
-    // A fragment may be cut again, and keeps that more follow.
+    // A fragment may be fragmented again; its more-fragments flag stays set.
     let again = Format::Ethernet
         .fragments(&fragments[0], 500)
         .expect("may be cut");
@@ -128,7 +128,7 @@ fn fragments_put_together_are_the_packet() {
     assert_eq!(Format::Ethernet.fragments(&whole, 40), None);
 }
 
-/// The virtio header of a packet whose checksum is still to be completed.
+/// Builds the virtio header of a packet with a partial checksum.
 fn partial(start: u16, offset: u16) -> [u8; VIRTIO_LEN] {
     let mut header = [0; VIRTIO_LEN];
     header[0] = 1;
@@ -145,10 +145,10 @@ fn a_checksum_inside_of_another_tunnel_is_completed() {
     let mut incomplete = good.clone();
     let pseudo = inner::pseudo_header_sum(&ip, protocol::UDP, ip.len() - 40);
     incomplete[60..62].copy_from_slice(&pseudo.to_be_bytes());
-    // Its own: left as it is.
+    // The packet's own checksum stays partial.
     let own = Offload::settle(&partial(54, 6), &mut incomplete, Format::Ethernet);
     assert!(own.is_some_and(|offload| offload.checksum_partial));
-    // The same packet in a tunnel that nobody looks into.
+    // The same packet in a tunnel that the parser does not enter.
     let mut within = frame(&[], &[0; 4]);
     within.extend_from_slice(&incomplete);
     let settled = Offload::settle(&partial(18 + 54, 6), &mut within, Format::Ethernet);
@@ -164,10 +164,10 @@ fn a_checksum_inside_of_another_tunnel_is_completed() {
     );
 }
 
-/// A virtio header and the packet behind it.
+/// Virtio header, and the packet after it.
 type Written = ([u8; VIRTIO_LEN], Vec<u8>);
 
-/// The segments of a packet, and what they are joined to.
+/// Returns the segments of a packet, and the result of coalescing them.
 fn travel(packet: &[u8], segment: u16) -> (Vec<Vec<u8>>, Vec<Written>) {
     let format = Format::Ethernet;
     let offload = Offload {

@@ -1,8 +1,8 @@
-//! Published ideas against each other, and against what Hawser does, under the same conditions.
+//! Comparison of published algorithms with each other and with Hawser, under the same conditions.
 //!
-//! [`crate::reproduce`] asks whether a paper's numbers come out again; this asks which idea to use.
-//! A [`Comparison`] puts its contenders into conditions that no paper was written for, at several
-//! seeds, and what comes out is a table and a factor. `docs/notebook` holds the verdicts.
+//! [`crate::reproduce`] tests whether a paper's numbers are reproduced; this module tests which
+//! algorithm is best. A [`Comparison`] runs its contenders under conditions outside the papers,
+//! with several seeds, and gives a table and a ratio. `docs/notebook` contains the conclusions.
 
 mod registry;
 mod report;
@@ -20,65 +20,66 @@ use crate::reproduce::Unit;
 pub use registry::COMPARISONS;
 pub use report::ComparisonReport;
 
-/// Contenders, the conditions they meet in, and what is measured there.
+/// Contenders, their conditions, and the measures.
 ///
-/// All randomness comes from the seed; it keeps nothing between runs, so that runs are shared among
-/// cores.
+/// All random numbers come from the seed, and no state is kept between runs, so that runs can be
+/// distributed among cores.
 pub trait Comparison: Sync {
-    /// As on the command line.
+    /// Returns the name on the command line.
     fn name(&self) -> &'static str;
 
-    /// What it decides, in one sentence.
+    /// Returns the question that the comparison answers, in one sentence.
     fn question(&self) -> &'static str;
 
-    /// Who competes. The first is held against each of the others.
+    /// Returns the contenders. The first is compared with each of the others.
     fn contenders(&self) -> &'static [&'static str];
 
-    /// What is measured of each of them.
+    /// Returns the measures of each contender.
     fn measures(&self) -> &'static [Measure];
 
-    /// The conditions, in the order of the table.
+    /// Returns the conditions, in the order of the table.
     fn conditions(&self) -> Vec<String>;
 
-    /// Lets one contender run in one condition, both counted from 0, and returns a number for each
+    /// Runs one contender in one condition, both counted from 0, and returns a number for each
     /// measure.
     fn run(&self, condition: usize, contender: usize, seed: u64) -> Vec<f64>;
 }
 
-/// One number that is compared.
+/// A measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measure {
-    /// What it is.
+    /// Name.
     pub name: &'static str,
-    /// What it counts.
+    /// Unit.
     pub unit: Unit,
-    /// Whether more of it is better.
+    /// Set if a higher value is better.
     pub is_more_better: bool,
 }
 
-/// What came out of one comparison.
+/// Result of one comparison.
 #[derive(Clone, Debug)]
 pub struct Compared {
-    /// Which.
+    /// Comparison.
     pub comparison: &'static dyn Comparison,
-    /// How many seeds each contender ran at in each condition.
+    /// Number of seeds for each contender in each condition.
     pub seeds: u32,
-    /// A table for each measure: by condition, then by contender. `None` where a run failed.
+    /// Table of each measure: by condition, then by contender. `None` if a run failed.
     pub tables: Vec<Vec<Vec<Option<Spread>>>>,
 }
 
-/// How the first contender fares against another one: see [`Compared::outcome`].
+/// Comparison of the first contender with another one: see [`Compared::outcome`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// Conditions in which it is better by more than [`CLOSE`].
+    /// Number of conditions in which the first contender is better by more than [`CLOSE`].
     pub better: usize,
-    /// Conditions in which it is worse by more than that.
+    /// Number of conditions in which it is worse by more than [`CLOSE`].
     pub worse: usize,
-    /// The geometric mean of the ratios of medians, the first over the other.
+    /// Geometric mean of the ratios of medians, first contender over the other.
     pub factor: f64,
 }
 
-/// A ratio of medians this close to one is no difference.
+/// Distance of a ratio from one that counts as no difference. Source: our choice, the variation of
+/// a run's goodput by its seed; a smaller one counts chance as a difference.
 pub const CLOSE: f64 = 0.02;
 
 /// Runs a comparison at seeds 1 to `seeds`; `on_done` is called after each run. The result does not
@@ -114,14 +115,14 @@ pub fn run(
     }
 }
 
-/// How many runs [`run`] makes.
+/// Returns the number of runs of [`run`].
 #[must_use]
 pub fn runs(comparison: &dyn Comparison, seeds: u32) -> usize {
     comparison.conditions().len() * comparison.contenders().len() * seeds as usize
 }
 
 impl Compared {
-    /// The ratio of medians in a condition, the first contender over another; `None` where one of
+    /// Returns the ratio of medians in a condition, first contender over another; `None` if one of
     /// them has no number.
     #[must_use]
     pub fn ratio(&self, measure: usize, condition: usize, other: usize) -> Option<f64> {
@@ -130,8 +131,8 @@ impl Compared {
         (other > 0.0).then(|| first / other)
     }
 
-    /// How the first contender fares against another one over all conditions; `None` when there is
-    /// no ratio.
+    /// Returns the comparison of the first contender with another one over all conditions; `None`
+    /// without a ratio.
     #[must_use]
     pub fn outcome(&self, measure: usize, other: usize) -> Option<Outcome> {
         let sign = if self.comparison.measures()[measure].is_more_better {
@@ -166,8 +167,8 @@ impl std::fmt::Debug for dyn Comparison {
 mod tests {
     use super::*;
 
-    /// The first runs twice as fast as the second where the condition says so, and takes half as
-    /// long.
+    /// Comparison whose first contender is twice as fast in some conditions and then takes half of
+    /// the time.
     struct Race;
 
     impl Comparison for Race {

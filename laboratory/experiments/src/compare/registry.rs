@@ -1,8 +1,8 @@
-//! Every comparison there is.
+//! List of all comparisons.
 
 use super::{Comparison, slots, steering, throttling};
 
-/// All comparisons. One exists for `hawser-lab compare` when it is listed here.
+/// Comparisons that `hawser-lab compare` knows.
 pub static COMPARISONS: &[&dyn Comparison] = &[
     &slots::Slots,
     &steering::STEERING,

@@ -1,4 +1,4 @@
-//! A comparison as Markdown, for a person and `docs/notebook`, and as JSON.
+//! Output of a comparison: Markdown for people and `docs/notebook`, and JSON.
 
 use std::fmt::Write;
 
@@ -9,56 +9,57 @@ use crate::reproduce::Unit;
 use crate::reproduce::number;
 use hawser_netem::report::Spread;
 
-/// A comparison as JSON. Numbers are in each measure's `unit`.
+/// Comparison as JSON. Numbers are in each measure's `unit`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ComparisonReport {
-    /// Which.
+    /// Name.
     pub name: &'static str,
-    /// What it decides.
+    /// Question that it answers.
     pub question: &'static str,
-    /// At how many seeds.
+    /// Number of seeds.
     pub seeds: u32,
-    /// What was measured.
+    /// Measures.
     pub measures: Vec<MeasureReport>,
 }
 
-/// One measure.
+/// Measure of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct MeasureReport {
-    /// What it is.
+    /// Name.
     pub name: &'static str,
-    /// What it counts.
+    /// Unit.
     pub unit: Unit,
-    /// Whether more of it is better.
+    /// Set if a higher value is better.
     pub is_more_better: bool,
-    /// One for each condition.
+    /// Rows, one for each condition.
     pub rows: Vec<RowReport>,
 }
 
-/// One condition.
+/// Condition of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct RowReport {
-    /// Which.
+    /// Name.
     pub condition: String,
-    /// In the order of the table; those that failed are left out.
+    /// Contenders in the order of the table, without those that failed.
     pub contenders: Vec<ContenderReport>,
 }
 
-/// One contender in one condition, over the seeds.
+/// Contender in a condition, over the seeds.
 #[derive(Clone, Debug, Serialize)]
 pub struct ContenderReport {
-    /// Who.
+    /// Name.
     pub name: &'static str,
-    /// The middle value.
+    /// Median.
     pub median: f64,
-    /// The smallest.
+    /// Smallest value.
     pub min: f64,
-    /// The largest.
+    /// Largest value.
     pub max: f64,
 }
 
 impl Compared {
-    /// A heading, and a table for each measure with the ratios of medians and what they come to.
+    /// Returns a heading, and for each measure a table with the ratios of medians and their
+    /// summary.
     #[must_use]
     pub fn to_markdown(&self) -> String {
         let mut text = format!("{}\n", self.comparison.question());
@@ -114,7 +115,7 @@ impl Compared {
         }
     }
 
-    /// What becomes JSON.
+    /// Returns the comparison for JSON.
     #[must_use]
     pub fn to_report(&self) -> ComparisonReport {
         let contenders = self.comparison.contenders();
@@ -165,7 +166,7 @@ fn cell(spread: Option<Spread>) -> String {
     }
 }
 
-/// Two digits are enough for a ratio.
+/// Formats a ratio with two digits.
 fn share(ratio: f64) -> String {
     number((ratio * 100.0).round() / 100.0)
 }

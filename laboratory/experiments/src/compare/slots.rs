@@ -1,5 +1,5 @@
-//! Slots that follow what each network needs, against slots that follow what each channel gave
-//! (All-APs eq. 6), slots that stay (Juggler section 3.4), and the faster access point without
+//! Comparison of slots sized by each network's demand with slots sized by each channel's throughput
+//! (All-APs eq. 6), constant slots (Juggler section 3.4), and the faster access point without
 //! slots.
 
 use hawser_radio::delivery::slots::Config;
@@ -10,12 +10,12 @@ use super::{Comparison, Measure};
 use crate::papers::juggler::lab::{Behind, Lab, Laptop, Plan, Transfer};
 use crate::reproduce::Unit;
 
-/// One radio, two access points on two channels, a download over each, one cycle of 200 ms; the
-/// channel changes are real ones of the simulated radio.
+/// Comparison of one radio over two access points on two channels, with a download over each and a
+/// cycle of 200 ms; the channel changes are real ones of the simulated radio.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slots;
 
-/// What the access points' backhauls let through. Units: KB/s of 1024 bytes.
+/// Rates of the access points' backhauls. Units: KB/s of 1024 bytes.
 const BACKHAULS: [[f64; 2]; 7] = [
     [500.0, 500.0],
     [1500.0, 1500.0],
@@ -25,10 +25,12 @@ const BACKHAULS: [[f64; 2]; 7] = [
     [2000.0, 200.0],
     [2500.0, 50.0],
 ];
-/// How far from those the other conditions lie: both twice as far, one of them, in both directions.
+/// Factors of the neighbouring conditions, applied to both backhauls or to one of them. Source:
+/// docs/notebook/slots.md, "Set-up".
 const NEARBY: [f64; 3] = [0.5, 1.0, 2.0];
-/// The contender without slots.
+/// Index of the contender without slots. Source: the last of four.
 const ALONE: usize = 3;
+/// Time before the measurement, and its length. Source: docs/notebook/slots.md, "Set-up".
 const WARM_UP: Duration = Duration::from_secs(10);
 const LENGTH: Duration = Duration::from_secs(40);
 
@@ -110,7 +112,7 @@ impl Comparison for Slots {
     }
 }
 
-/// What a card brings that has only one access point.
+/// Returns the rate of a card with only one access point.
 fn alone(backhaul: f64, seed: u64) -> f64 {
     let mut lab = Plan {
         seed,
@@ -126,7 +128,7 @@ fn alone(backhaul: f64, seed: u64) -> f64 {
     lab.sink(transfer).meter().rate(from, end) / 8192.0
 }
 
-/// Those of the table, then those around them, each once.
+/// Returns the backhauls of the table, then those around them, each once.
 fn backhauls() -> Vec<[f64; 2]> {
     let mut all = BACKHAULS.to_vec();
     for [first, second] in BACKHAULS {
@@ -135,7 +137,7 @@ fn backhauls() -> Vec<[f64; 2]> {
             .flat_map(|one| NEARBY.map(|other| (one, other)))
         {
             let near = [first * one, second * other];
-            // The slower one comes second, as in the table.
+            // The slower access point is second, as in the table.
             let near = [near[0].max(near[1]), near[0].min(near[1])];
             if !all.contains(&near) {
                 all.push(near);
@@ -145,9 +147,10 @@ fn backhauls() -> Vec<[f64; 2]> {
     all
 }
 
+/// Slot of weight one. Source: definition of the unit.
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// The slots of the next cycle follow from what came in those of the last one.
+/// Sets the slots of the next cycle from the data received in those of the last cycle.
 fn adapt(lab: &mut Lab, transfers: [Transfer; 2], slots: &mut Vec<Duration>, before: &mut [u64; 2]) {
     let now: Instant = lab.network.now();
     let came = transfers.map(|transfer| lab.sink(transfer).meter().total());

@@ -1,9 +1,9 @@
-//! A client that marks what comes from the worse access point (All-APs) against a hub that sends
-//! each packet where it arrives first.
+//! Comparison of a client that marks packets of the worse access point (All-APs) with a hub that
+//! sends each packet on the path on which it arrives first.
 //!
-//! Both keep traffic off an access point that takes the air of a better one on the same channel.
-//! Marking tells the sender's coupled windows what a byte costs there; a hub sees delay and rate of
-//! each path and knows nothing of the air that both share.
+//! Both avoid an access point that uses the airtime of a better one on the same channel. Marking
+//! informs the sender's coupled windows of the airtime cost of a byte; a hub measures delay and
+//! rate of each path but does not know that the paths share the air.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use super::{Comparison, Measure};
 use crate::reproduce::Unit;
 use hawser_sim::run::{self, Watch};
 
-/// Hawser's hub that is told of the air, against what could be had, All-APs' marking, the hub that
-/// is not told, and multipath TCP by itself.
+/// Compares Hawser's hub with airtime reports with the upper bound, All-APs' marking, a hub without
+/// airtime reports, and multipath TCP alone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steering {
     name: &'static str,
@@ -28,7 +28,7 @@ pub(super) const STEERING: Steering = Steering {
     name: "steering",
     conditions: &CONDITIONS,
 };
-/// What is around them: each number doubled and halved.
+/// Neighbouring conditions, in which each number is doubled and halved.
 pub(super) const AROUND: Steering = Steering {
     name: "steering-around",
     conditions: &NEIGHBOURHOOD,
@@ -37,7 +37,7 @@ pub(super) const AROUND: Steering = Steering {
 /// The scenario that all conditions change.
 const SCENARIO: &str = include_str!("../../../../scenarios/wifi-steering.toml");
 
-/// What a condition changes of the scenario.
+/// Changes of the scenario for each condition.
 const CONDITIONS: [(&str, &[&str]); 8] = [
     ("54 and 6 Mb/s", &[]),
     ("54 and 24 Mb/s", &["network.1.wifi.rate=24mbit"]),
@@ -58,7 +58,7 @@ const CONDITIONS: [(&str, &[&str]); 8] = [
     ("on channels of their own", &["network.1.wifi.channel=11"]),
 ];
 
-/// The same with numbers twice and half as large, as far as 802.11g has such rates.
+/// Changes that double and halve each number, as far as 802.11g has such rates.
 const NEIGHBOURHOOD: [(&str, &[&str]); 20] = [
     ("24 and 6 Mb/s", &["network.0.wifi.rate=24mbit"]),
     ("54 and 12 Mb/s", &["network.1.wifi.rate=12mbit"]),
@@ -137,9 +137,9 @@ const NEIGHBOURHOOD: [(&str, &[&str]); 20] = [
     ),
 ];
 
-/// The contenders.
+/// Indexes of the contenders. Source: the order of the columns of docs/notebook/steering.md.
 const HUB_WITH_AIR: usize = 0;
-const MOST: usize = 1;
+const MAX: usize = 1;
 const MARKING: usize = 2;
 const HUB: usize = 3;
 
@@ -196,7 +196,7 @@ impl Comparison for Steering {
             settings.push(format!("network.{network}.wifi.marks={marks}"));
             settings.push(format!("network.{network}.wifi.tells={tells}"));
         }
-        let is_hub = matches!(contender, HUB_WITH_AIR | MOST | HUB);
+        let is_hub = matches!(contender, HUB_WITH_AIR | MAX | HUB);
         if is_hub {
             settings.push("workload.0.congestion=cubic".to_owned());
         }
@@ -204,14 +204,14 @@ impl Comparison for Steering {
             Err(std::io::ErrorKind::NotFound.into())
         });
         let scenario = scenario.expect("the committed scenario can be read");
-        if contender == MOST {
-            return most(&scenario);
+        if contender == MAX {
+            return upper_bound(&scenario);
         }
         measure(&scenario, &if is_hub { Via::Hub } else { Via::Mptcp })
     }
 }
 
-/// The download, Mbit/s, and the ping, ms.
+/// Returns the rate of the download and the time of the ping. Units: Mbit/s, ms.
 fn measure(scenario: &Scenario, via: &Via) -> Vec<f64> {
     let outcome = run::run(scenario, via, Watch::default(), &mut |_| {});
     let report = outcome.expect("the committed scenario can be run").report;
@@ -219,10 +219,10 @@ fn measure(scenario: &Scenario, via: &Via) -> Vec<f64> {
     vec![report.goodput_bps.workloads[0] / 1e6, ping]
 }
 
-/// What one who knows everything would carry: see [`shared`]. What a byte takes of the air is
-/// measured, with the tunnel and all that it adds, by a hub over each access point alone; the ping
-/// is that of the access point that takes least.
-fn most(scenario: &Scenario) -> Vec<f64> {
+/// Returns the throughput of a sender with full knowledge, see [`shared`]. The airtime of a byte,
+/// including tunnel headers, is measured with a hub over each access point alone; the ping is that
+/// of the access point with the smallest airtime.
+fn upper_bound(scenario: &Scenario) -> Vec<f64> {
     let alone = |network: usize, is_wide: bool| {
         let mut alone = scenario.clone();
         let neighbours: Vec<_> = scenario
@@ -255,10 +255,9 @@ fn most(scenario: &Scenario) -> Vec<f64> {
     vec![carried, least[1]]
 }
 
-/// The solution of: maximise the sum of rates `x_i`, where `x_i <= b_i` and the sum of `x_i / c_i`
-/// is at most one. Each path is given as `(c_i, b_i)`: what it carries when it has all of the air,
-/// and what it carries alone with the network behind it. Those that take least of the air come
-/// first.
+/// Returns the maximum sum of rates `x_i` subject to `x_i <= b_i` and a sum of `x_i / c_i` of at
+/// most one. Each path is `(c_i, b_i)`: its throughput with all of the air, and its throughput
+/// alone with the network behind it. Paths with the smallest airtime per byte are filled first.
 fn shared(paths: &mut [(f64, f64)]) -> f64 {
     paths.sort_by(|a, b| b.0.total_cmp(&a.0));
     let (mut left, mut sum) = (1.0, 0.0);

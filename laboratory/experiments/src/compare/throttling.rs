@@ -1,9 +1,10 @@
-//! A repeater whose access point is throttled, against one that keeps its own queue short.
+//! Comparison of a repeater whose access point is throttled with a repeater that keeps its own
+//! queue short.
 //!
-//! Both answer the same problem: an access point that takes the air which its repeater needs.
-//! Multifacet's throttle leaves less to send on the shared channel while the repeater's queue is
-//! long; FQ-CoDel lets the access point send, and drops what waits too long, so that senders slow
-//! down.
+//! Both solve the same problem: an access point that uses the airtime that its repeater needs.
+//! Multifacet's throttle reduces the access point's traffic on the shared channel while the
+//! repeater's queue is long; FQ-CoDel lets the access point send and drops packets that wait too
+//! long, so that senders slow down.
 
 use hawser_units::{Duration, Instant, Rate};
 
@@ -39,10 +40,12 @@ const CONDITIONS: [(Condition, &str); 6] = [
     (Condition::Datagrams, "datagrams at 60 Mb/s"),
 ];
 
-/// Before measuring, and until when. Units: after the downloads' start.
+/// Start and end of the measurement, after the downloads' start. Source: runs of 10 s (Multifacet
+/// section 5), without slow start.
 const FROM: Duration = Duration::from_secs(3);
 const TO: Duration = Duration::from_secs(13);
-/// The bystander's: a call.
+/// Traffic of an uninvolved client: a call. Source: docs/notebook/throttling.md; 160 bytes are
+/// 20 ms of G.711 (RFC 3551 section 4.5.14). Units: payload rate, and bytes per packet.
 const SPARSE: (Rate, u16) = (Rate::from_bps(64_000), 160);
 
 impl Condition {
@@ -140,7 +143,7 @@ impl Comparison for Throttling {
     }
 }
 
-/// Of no value, nothing at all.
+/// Returns a percentile; `None` for an empty list.
 fn percentile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let place = (values.len() as f64 * share) as usize;

@@ -6,11 +6,11 @@ use hawser_netem::{Capacity, State};
 
 use super::*;
 
-/// A network at one look: its name, its state, what it received (Mbit/s), its round trip (ms).
+/// Sample of a network: name, state, received rate (Mbit/s), round-trip time (ms).
 type Shown = (&'static str, &'static str, u64, f64);
 
-/// A look each second.
-fn recording_of(looks: &[Vec<Shown>]) -> Recording {
+/// Creates a recording with one sample per second.
+fn recording_of(samples: &[Vec<Shown>]) -> Recording {
     let seen = |&(name, state, mbps, rtt): &Shown| {
         let seen = Seen {
             state: state.to_owned(),
@@ -23,28 +23,28 @@ fn recording_of(looks: &[Vec<Shown>]) -> Recording {
         };
         (name.to_owned(), seen)
     };
-    let look = |(second, shown): (usize, &Vec<Shown>)| Look {
+    let sample = |(second, shown): (usize, &Vec<Shown>)| NetworkSample {
         t_ms: second as u64 * 1000 + 7,
         networks: shown.iter().map(seen).collect(),
     };
     Recording {
         interval_ms: 1000,
-        looks: looks.iter().enumerate().map(look).collect(),
+        samples: samples.iter().enumerate().map(sample).collect(),
     }
 }
 
-/// Wi-Fi dies, is gone and returns; the modem's delay grows.
+/// Returns a recording in which Wi-Fi fails, disappears and returns, and the modem's delay grows.
 fn commute() -> Recording {
     let wifi = |state, mbps| ("network-1", state, mbps, 10.0);
     let lte = |mbps, rtt| ("network-2", "active", mbps, rtt);
-    let mut looks = vec![vec![wifi("active", 20), lte(8, 50.0)]; 10];
-    looks.extend(vec![vec![wifi("dead", 0), lte(9, 50.0)]; 10]);
-    looks.extend(vec![vec![lte(9, 90.0)]; 10]);
-    looks.extend(vec![vec![wifi("active", 30), lte(4, 90.0)]; 10]);
-    recording_of(&looks)
+    let mut samples = vec![vec![wifi("active", 20), lte(8, 50.0)]; 10];
+    samples.extend(vec![vec![wifi("dead", 0), lte(9, 50.0)]; 10]);
+    samples.extend(vec![vec![lte(9, 90.0)]; 10]);
+    samples.extend(vec![vec![wifi("active", 30), lte(4, 90.0)]; 10]);
+    recording_of(&samples)
 }
 
-fn no_files(_: &Path) -> io::Result<String> {
+fn no_files(_: &Path) -> io::Result<Vec<u8>> {
     Err(io::ErrorKind::NotFound.into())
 }
 
@@ -121,7 +121,7 @@ fn networks_that_never_carried_anything_are_left_out_and_said() {
     assert_eq!(replay.notes, ["eth0 never carried anything and is left out"]);
     let scenario = replay.parse(Path::new("r"), &[], &mut no_files).expect("good");
     assert_eq!(scenario.networks[0].name, "lo-fi-radio-sta");
-    for looks in [vec![vec![idle]], Vec::new()] {
-        assert_eq!(Replay::of(&recording_of(&looks)), Err(NothingCarried));
+    for samples in [vec![vec![idle]], Vec::new()] {
+        assert_eq!(Replay::of(&recording_of(&samples)), Err(NoTraffic));
     }
 }

@@ -1,11 +1,10 @@
-//! What the papers claim: data with sources, embedded in the program.
+//! Claims of the papers: data with sources, embedded in the program.
 //!
-//! One file for each paper under `claims/`. A set-up says what its paper states and what it leaves
-//! open; a claim has either an interval to accept (`accept`, with `unit` and, where one survives,
-//! the `paper`'s own number), or a shape to evaluate (`check`), or neither: its number is lost.
-//! `device = true` marks what only hardware or the real data path can show. `deviates` is the
-//! reason that excuses a measurement outside of the interval, to be accepted by a reviewer: a slip
-//! in the paper, or a lost set-up.
+//! One file per paper under `claims/`. A set-up lists what its paper states and leaves open. A
+//! claim has either an interval to accept (`accept`, with `unit` and, if known, the `paper`'s own
+//! number), or a shape to check (`check`), or neither if its number is lost. `device = true` marks
+//! claims that only hardware or the real data path can show. `deviates` is the reviewed reason why
+//! a measurement outside the interval is accepted: an error in the paper, or a lost set-up.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -14,111 +13,111 @@ use serde::Deserialize;
 
 use super::quantity::Unit;
 
-/// One paper and what it claims.
+/// Paper and its claims.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paper {
-    /// Its short name here, like `piconet`.
+    /// Short name here, such as `piconet`.
     pub id: String,
-    /// Its name in the reference tables, like `handheld`.
+    /// Name in the reference tables, such as `handheld`.
     pub alias: String,
-    /// Its title, or what it is about.
+    /// Title or subject.
     pub title: String,
-    /// Its evaluations, in the order of the text.
+    /// Evaluations, in the order of the text.
     pub setups: Vec<Setup>,
 }
 
-/// One evaluation of a paper.
+/// Evaluation of a paper.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// Like `H-tab2`.
+    /// Identifier, e.g. `H-tab2`.
     pub id: String,
     /// Table, figure or section.
     pub place: String,
-    /// What it is about.
+    /// Title.
     pub title: String,
-    /// What the paper says of how it was done.
+    /// Method as stated by the paper.
     pub stated: String,
-    /// What the paper does not say, and what is known about it.
+    /// Unstated parts of the method, and known facts about them.
     pub unstated: String,
-    /// What it claims.
+    /// Claims.
     pub claims: Vec<Claim>,
 }
 
-/// One statement that a measurement can meet or miss.
+/// Statement that a measurement can meet or miss.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
-    /// Like `H.tab2.n2.random`.
+    /// Identifier, e.g. `H.tab2.n2.random`.
     pub id: String,
-    /// What is measured.
+    /// Measured quantity.
     pub metric: String,
-    /// What is accepted.
+    /// Accepted values.
     pub expected: Expected,
-    /// Where the paper says it.
+    /// Source within the paper.
     pub source: Source,
-    /// Whether only hardware or the real data path can show it.
+    /// Set if only hardware or the real data path can show it.
     pub is_device: bool,
-    /// What a reader should know.
+    /// Note for the reader.
     pub note: String,
-    /// Why a measurement outside of the interval may stand.
+    /// Reason why a measurement outside the interval is accepted.
     pub deviates: Option<String>,
 }
 
-/// What a measurement is held against.
+/// Accepted values of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
     /// A number within bounds, both included.
     Interval {
-        /// What the paper prints, where it survives.
+        /// Number printed in the paper, if it is known.
         paper: Option<f64>,
-        /// The smallest accepted.
+        /// Minimum accepted value.
         low: f64,
-        /// The largest accepted.
+        /// Maximum accepted value.
         high: f64,
-        /// Of all three.
+        /// Unit of all three numbers.
         unit: Unit,
     },
-    /// A relation between numbers, in words.
+    /// A relation between numbers, as text.
     Shape {
         /// The relation.
         check: String,
     },
-    /// Nothing: the number cannot be read any more.
+    /// The number is lost: it can no longer be read.
     Lost,
 }
 
-/// Where a paper says something.
+/// Source of a claim within a paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// In a table.
+    /// A table.
     Table,
-    /// In its text.
+    /// The text.
     Prose,
-    /// In a figure whose data points are lost.
+    /// A figure whose data points are lost.
     Lost,
 }
 
-/// Why the claims data cannot be used.
+/// Error in the claims data.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClaimsError {
-    /// It is not in the format.
+    /// The file has an invalid format.
     #[error("claims: {0}")]
     Syntax(String),
-    /// A claim contradicts itself.
+    /// A claim is inconsistent.
     #[error("claim {id}: {problem}")]
     Claim {
-        /// Which.
+        /// Claim.
         id: String,
-        /// What is wrong.
+        /// Contradiction.
         problem: &'static str,
     },
-    /// Two things share a name.
+    /// Two items have the same name.
     #[error("{0} is listed twice")]
     Twice(String),
 }
 
-/// Nothing is called by a name that was selected.
+/// A selected name is unknown.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "nothing is called {name:?}; write a paper ({papers}), a set-up like H-tab2, a claim like H.tab2.n2.rr, or the start of one like H.tab2"
@@ -169,7 +168,7 @@ struct RawClaim {
     deviates: Option<String>,
 }
 
-/// All papers, in the order of [`Paper`]s that the program prints.
+/// Returns all papers, in the order in which the program prints them.
 ///
 /// # Panics
 /// Never: a test reads the embedded data.
@@ -180,10 +179,10 @@ pub fn papers() -> &'static [Paper] {
     &PAPERS
 }
 
-/// The claims that `names` select, in the order of the papers; all of them when there are no names.
+/// Returns the claims that `names` select, in the order of the papers; all claims without names.
 ///
-/// A name is that of a paper, a set-up or a claim, or the start of claims up to one of their dots.
-/// Case does not matter.
+/// A name is that of a paper, a set-up or a claim, or the prefix of claims up to one of their dots.
+/// Case is ignored.
 ///
 /// # Errors
 /// [`UnknownSelection`] for the first name that selects nothing.

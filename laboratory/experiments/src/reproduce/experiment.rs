@@ -1,87 +1,98 @@
-//! What an experiment of a paper is to the runner.
+//! Interface between an experiment of a paper and the runner.
+
+use serde::{Deserialize, Serialize};
 
 use super::quantity::{Quantity, Unit};
 
-/// One evaluation of a paper: everything needed to run it again at a seed.
+/// Evaluation of a paper that can be repeated with a seed.
 ///
-/// An experiment holds what the paper says of its set-up and nothing of what the paper found: the
-/// accepted intervals are in the claims data, which experiments do not see. It runs on any thread,
-/// many at once, so it keeps nothing between runs; all its randomness comes from the seed.
+/// An experiment contains the paper's set-up, but not its results: the accepted intervals are in
+/// the claims data, which experiments do not see. It runs on any thread and several times
+/// concurrently, so it keeps no state between runs; all random numbers come from the seed.
 pub trait Experiment: Sync {
-    /// The set-ups of the claims data that it re-creates, like `H-tab2`.
+    /// Returns the set-ups of the claims data that the experiment implements, e.g. `H-tab2`.
     fn setups(&self) -> &'static [&'static str];
 
-    /// The claims it measures, like `H.tab2.n2.random`. The runner asks for it when one of them is
-    /// selected.
+    /// Returns the claims that the experiment measures, e.g. `H.tab2.n2.random`. The runner runs it
+    /// when one of them is selected.
     fn claims(&self) -> Vec<String>;
 
-    /// Runs it once.
+    /// Runs the experiment once.
     ///
-    /// The same seed gives the same findings, bit for bit.
+    /// Equal seeds give identical results.
     ///
     /// # Errors
-    /// [`ExperimentError`] when the set-up cannot be built or does not come to an end; its claims
-    /// are `outside` then.
+    /// [`ExperimentError`] if the set-up cannot be built or does not end; its claims are then
+    /// `outside`.
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError>;
 
-    /// A picture of the air during a second of its most telling run
-    /// ([`hawser_sim::radio::Timeline`]); `None` when it is not on the air, or has none.
+    /// Returns the machine behind a claim that no product contains; `None` if products contain all.
+    ///
+    /// The page of the papers marks such results, which do not describe Hawser as installed.
+    fn unshipped(&self, claim: &str) -> Option<&'static str> {
+        let _ = claim;
+        None
+    }
+
+    /// Returns a timeline of the 802.11 channels during a second of a typical run
+    /// ([`hawser_sim::radio::Timeline`]); `None` without 802.11 links or timeline.
     fn timeline(&self, seed: u64) -> Option<String> {
         let _ = seed;
         None
     }
 }
 
-/// What one run of an experiment found.
+/// Results of one run of an experiment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
-    /// At most one for each claim.
+    /// Measurements, at most one for each claim.
     pub measured: Vec<Measured>,
-    /// What the report draws.
+    /// Plots for the report.
     pub plots: Vec<Plot>,
 }
 
-/// What one run found of one claim.
-#[derive(Clone, Debug, PartialEq)]
+/// Measurement of one claim in one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The claim, like `H.tab2.n2.random`.
+    /// Claim, e.g. `H.tab2.n2.random`.
     pub claim: String,
-    /// What was found.
+    /// Result.
     pub outcome: Outcome,
 }
 
 /// A number, or whether a shape holds.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// For claims with an interval. In any unit of the claim's dimension.
+    /// Value for a claim with an interval, in any unit of the claim's dimension.
     Value(Quantity),
-    /// For claims with a `check`.
+    /// Result for a claim with a `check`.
     Shape {
-        /// Whether the check holds in this run.
+        /// Set if the check holds in this run.
         holds: bool,
-        /// The numbers that say so, by name, for a reader who doubts.
+        /// Supporting numbers, by name.
         evidence: Vec<(String, Quantity)>,
     },
 }
 
-/// A figure as measured in one run. The runner joins the runs: curves of one name show their median
-/// and extremes.
+/// A plot of one run. The runner merges the runs: curves of one name become their median and
+/// extremes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
-    /// The set-up it belongs to, like `H-fig3`.
+    /// Set-up of the plot, e.g. `H-fig3`.
     pub setup: String,
-    /// What it shows; with the set-up, it tells plots apart.
+    /// Title; together with the set-up it identifies the plot.
     pub title: String,
-    /// What runs along the bottom, like `links` or `extra delay`.
+    /// Horizontal axis, e.g. `links` or `extra delay`.
     pub x: Axis,
-    /// What runs up the side.
+    /// Vertical axis.
     pub y: Axis,
-    /// What is drawn.
+    /// Curves.
     pub curves: Vec<Curve>,
 }
 
 impl Plot {
-    /// A plot; an axis is its label and its unit.
+    /// Creates a plot; an axis is given by label and unit.
     #[must_use]
     pub fn new(setup: &str, title: &str, x: (&str, Unit), y: (&str, Unit), curves: Vec<Curve>) -> Self {
         Self {
@@ -94,26 +105,26 @@ impl Plot {
     }
 }
 
-/// What an axis counts.
+/// Axis of a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// Its name.
+    /// Name.
     pub label: String,
-    /// Its unit, which every point of it has.
+    /// Unit of every point.
     pub unit: Unit,
 }
 
-/// One line of a plot.
+/// Curve of a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// As in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// In order of x.
+    /// Points in order of x.
     pub points: Vec<(f64, f64)>,
 }
 
 impl Curve {
-    /// A line through these points, in order of x.
+    /// Creates a curve through these points, in order of x.
     #[must_use]
     pub fn new(name: &str, points: Vec<(f64, f64)>) -> Self {
         Self {
@@ -123,24 +134,24 @@ impl Curve {
     }
 }
 
-/// Why a run found nothing.
+/// Reason why a run has no results.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExperimentError {
     /// The set-up cannot be built.
     #[error("set-up {setup}: {reason}")]
     Setup {
-        /// Like `H-tab2`.
+        /// Identifier, e.g. `H-tab2`.
         setup: String,
-        /// What is wrong.
+        /// Reason.
         reason: String,
     },
-    /// What should end did not, within the virtual time given.
+    /// An awaited event did not happen within the limit of virtual time.
     #[error("set-up {setup}: {what} did not end")]
     Unfinished {
-        /// Like `H-tab2`.
+        /// Identifier, e.g. `H-tab2`.
         setup: String,
-        /// What was waited for.
+        /// Awaited event.
         what: String,
     },
 }
@@ -154,7 +165,7 @@ impl Findings {
         });
     }
 
-    /// Adds whether a shape holds, with the numbers that say so.
+    /// Adds the result of a check, with supporting numbers.
     pub fn shape(&mut self, claim: impl Into<String>, holds: bool, evidence: Vec<(String, Quantity)>) {
         self.measured.push(Measured {
             claim: claim.into(),
@@ -164,7 +175,7 @@ impl Findings {
 }
 
 impl Axis {
-    /// An axis of this name and unit.
+    /// Creates an axis with this name and unit.
     #[must_use]
     pub fn new(label: &str, unit: Unit) -> Self {
         Self {

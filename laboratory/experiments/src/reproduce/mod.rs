@@ -1,8 +1,7 @@
-//! The papers' evaluations, run again: what they claim, what is measured, and whether the one fits
-//! the other.
+//! Repetition of the papers' evaluations, and comparison of the results with the papers' claims.
 //!
 //! Claims are data (`claims/*.toml`), experiments are code that does not see them, and only the
-//! runner brings both together.
+//! runner combines both.
 
 mod claims;
 mod experiment;
@@ -16,10 +15,9 @@ pub use experiment::{Axis, Curve, Experiment, ExperimentError, Findings, Measure
 pub use quantity::{Dimension, Quantity, Unit};
 pub(crate) use report::number;
 pub use report::{
-    Bars, ClaimReport, OnRealPackets, PageError, ReproductionReport, SpreadReport, Standing, escape, page,
-    with_real_packets,
+    Bars, ClaimReport, OnRealPackets, ReproductionReport, SimulatorNote, SpreadReport, Standing, escape, page,
 };
 pub use runner::{
-    JoinedCurve, JoinedPlot, Plan, Progress, Reproduced, Reproduction, Selected, run, timeline,
+    MergedCurve, MergedPlot, Plan, Progress, Reproduced, Reproduction, Selected, outcome, run, timeline,
 };
 pub use verdict::{Evidence, Judgement, Verdict, judge};

@@ -1,31 +1,31 @@
-//! Numbers with the units that the papers use.
+//! Numbers with the papers' units.
 
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A number and what it counts.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A number with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantity {
-    /// How many.
+    /// Number.
     pub value: f64,
-    /// Of what.
+    /// Unit.
     pub unit: Unit,
 }
 
-/// A unit as a paper prints it. Two units of one [`Dimension`] convert into each other.
+/// A unit as printed by a paper. Units of one [`Dimension`] can be converted into each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// A share of one.
     #[serde(rename = "ratio")]
     Ratio,
-    /// A multiple, which is a share of one written by another habit.
+    /// A multiple: a share of one in another notation.
     #[serde(rename = "x")]
     Times,
     /// Hundredths.
     #[serde(rename = "%")]
     Percent,
-    /// A difference of percentages.
+    /// A difference of percentages (percentage points).
     #[serde(rename = "points")]
     Points,
     /// Seconds.
@@ -58,10 +58,10 @@ pub enum Unit {
     /// Packets.
     #[serde(rename = "packets")]
     Packets,
-    /// Clients, flows, runs: what has no unit of its own.
+    /// Items without a unit of their own: clients, flows, runs.
     #[serde(rename = "count")]
     Count,
-    /// Feet, as the papers walk.
+    /// Feet, the papers' unit of distance.
     #[serde(rename = "ft")]
     Feet,
     /// Links.
@@ -75,7 +75,7 @@ pub enum Unit {
     Decibels,
 }
 
-/// What kind of thing a unit counts.
+/// Dimension of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// A share.
@@ -88,7 +88,7 @@ pub enum Dimension {
     Size,
     /// Packets.
     Packets,
-    /// Anything else that is counted.
+    /// Other counted items.
     Count,
     /// Distance.
     Length,
@@ -101,13 +101,13 @@ pub enum Dimension {
 }
 
 impl Quantity {
-    /// `value` of `unit`.
+    /// Creates a quantity of `value` in `unit`.
     #[must_use]
     pub const fn new(value: f64, unit: Unit) -> Self {
         Self { value, unit }
     }
 
-    /// The same in another unit; `None` when that counts something else.
+    /// Converts to another unit; `None` if the dimensions differ.
     #[must_use]
     pub fn value_in(self, unit: Unit) -> Option<f64> {
         if self.unit == unit {
@@ -119,7 +119,7 @@ impl Quantity {
 }
 
 impl Unit {
-    /// What it counts, and how many of that dimension's smallest step.
+    /// Returns the dimension, and the number of that dimension's smallest steps.
     fn scale(self) -> (Dimension, f64) {
         match self {
             Self::Ratio | Self::Times => (Dimension::Share, 1.0),
@@ -142,7 +142,7 @@ impl Unit {
         }
     }
 
-    /// As it is printed.
+    /// Returns the unit as printed.
     #[must_use]
     pub const fn symbol(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Runs the experiments behind the selected claims, and brings claims and findings together.
+//! Runs the experiments of the selected claims, and combines claims and results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -10,81 +10,81 @@ use super::verdict::{Evidence, Judgement, Verdict, judge};
 use crate::parallel;
 use hawser_netem::report::Spread;
 
-/// A claim with the paper and the set-up that it belongs to.
+/// A claim with its paper and its set-up.
 pub type Selected = (&'static Paper, &'static Setup, &'static Claim);
 
-/// How experiments are run.
+/// Parameters of a run of experiments.
 #[derive(Clone, Copy)]
 pub struct Plan<'a> {
-    /// Which experiments there are.
+    /// Available experiments.
     pub experiments: &'a [&'a dyn Experiment],
-    /// At how many seeds, counted from 1.
+    /// Number of seeds, counted from 1.
     pub seeds: u32,
-    /// How many runs at once; the results do not depend on it.
+    /// Number of concurrent runs; the results do not depend on it.
     pub jobs: NonZeroUsize,
 }
 
-/// How far the runs are. Runs are one experiment at one seed.
+/// Progress of the runs. A run is one experiment with one seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// How many have ended.
+    /// Number of finished runs.
     pub done: usize,
-    /// How many there are.
+    /// Number of runs.
     pub total: usize,
-    /// The set-up of the one that ended last.
+    /// Set-up of the run that ended last.
     pub setup: &'a str,
 }
 
-/// What was measured of the selected claims.
+/// Measurements of the selected claims.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reproduction {
-    /// How many seeds each experiment was run at.
+    /// Number of seeds of each experiment.
     pub seeds: u32,
     /// Every selected claim, in the order of the papers.
     pub claims: Vec<Reproduced>,
-    /// What the experiments drew, in the order of the registry.
-    pub plots: Vec<JoinedPlot>,
+    /// Plots of the experiments, in the order of the registry.
+    pub plots: Vec<MergedPlot>,
 }
 
-/// A claim and how it fared.
+/// A claim and its verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reproduced {
-    /// Whose it is.
+    /// Paper.
     pub paper: &'static Paper,
-    /// Of which evaluation.
+    /// Evaluation.
     pub setup: &'static Setup,
-    /// What is claimed.
+    /// Claim.
     pub claim: &'static Claim,
-    /// What was found.
+    /// Judgement.
     pub judgement: Judgement,
 }
 
-/// The plots of all seeds in one.
+/// Plots of all seeds, merged.
 #[derive(Clone, Debug, PartialEq)]
-pub struct JoinedPlot {
-    /// The set-up it belongs to.
+pub struct MergedPlot {
+    /// Set-up of the plot.
     pub setup: String,
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// Along the bottom.
+    /// Horizontal axis.
     pub x: Axis,
-    /// Up the side.
+    /// Vertical axis.
     pub y: Axis,
-    /// What is drawn.
-    pub curves: Vec<JoinedCurve>,
+    /// Curves.
+    pub curves: Vec<MergedCurve>,
 }
 
-/// One line over all seeds.
+/// A curve over all seeds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct JoinedCurve {
-    /// As in the legend.
+pub struct MergedCurve {
+    /// Name in the legend.
     pub name: String,
-    /// In order of x, over those seeds that have a point there.
+    /// Points in order of x, each over the seeds that have it.
     pub points: Vec<(f64, Spread)>,
 }
 
 impl Reproduction {
-    /// How many of the claims fared so.
+    /// Returns the number of claims with this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
         let is_so = |reproduced: &&Reproduced| reproduced.judgement.verdict == verdict;
@@ -92,8 +92,20 @@ impl Reproduction {
     }
 }
 
-/// The set-up and the page of the first experiment behind the selected claims that draws the air;
-/// `None` when none of them does.
+impl Reproduction {
+    /// Judges the selected claims by the results of earlier runs, at up to `seeds` seeds each.
+    #[must_use]
+    pub fn of(selected: &[Selected], seeds: u32, evidence: &BTreeMap<String, Evidence>) -> Self {
+        Self {
+            seeds,
+            claims: judge_all(selected, evidence),
+            plots: Vec::new(),
+        }
+    }
+}
+
+/// Returns set-up and page of the first experiment of the selected claims that has a timeline;
+/// `None` if none has.
 #[must_use]
 pub fn timeline(
     selected: &[Selected],
@@ -104,7 +116,7 @@ pub fn timeline(
     needed(selected, experiments).iter().find_map(of)
 }
 
-/// The experiments that measure one of the selected claims.
+/// Returns the experiments that measure one of the selected claims.
 fn needed<'a>(selected: &[Selected], experiments: &[&'a dyn Experiment]) -> Vec<&'a dyn Experiment> {
     let wanted: BTreeSet<&str> = selected.iter().map(|(_, _, claim)| claim.id.as_str()).collect();
     let is_needed = |experiment: &&dyn Experiment| {
@@ -116,7 +128,7 @@ fn needed<'a>(selected: &[Selected], experiments: &[&'a dyn Experiment]) -> Vec<
     experiments.iter().copied().filter(is_needed).collect()
 }
 
-/// Runs what the selected claims need, and judges them.
+/// Runs the experiments of the selected claims, and judges the claims.
 pub fn run(
     selected: &[Selected],
     plan: &Plan<'_>,
@@ -125,23 +137,24 @@ pub fn run(
     let needed = needed(selected, plan.experiments);
     let findings = run_all(&needed, plan, on_progress);
     let evidence = gather(&needed, &findings);
-    let claims = selected
-        .iter()
-        .map(|&(paper, setup, claim)| Reproduced {
-            judgement: judge(claim, evidence.get(claim.id.as_str()).unwrap_or(&Evidence::None)),
-            paper,
-            setup,
-            claim,
-        })
-        .collect();
     Reproduction {
         seeds: plan.seeds,
-        claims,
+        claims: judge_all(selected, &evidence),
         plots: findings.iter().flat_map(|seeds| join_plots(seeds)).collect(),
     }
 }
 
-/// By experiment, then by seed.
+fn judge_all(selected: &[Selected], evidence: &BTreeMap<String, Evidence>) -> Vec<Reproduced> {
+    let claims = selected.iter().map(|&(paper, setup, claim)| Reproduced {
+        judgement: judge(claim, evidence.get(claim.id.as_str()).unwrap_or(&Evidence::None)),
+        paper,
+        setup,
+        claim,
+    });
+    claims.collect()
+}
+
+/// Results by experiment, then by seed.
 type AllFindings = Vec<Vec<Result<Findings, String>>>;
 
 fn run_all(
@@ -152,8 +165,8 @@ fn run_all(
     let seeds = plan.seeds as usize;
     let total = needed.len() * seeds;
     let done = AtomicUsize::new(0);
-    // Neighbours in the queue are seeds of one experiment, so that a long experiment is shared
-    // among the cores.
+    // Consecutive tasks are seeds of one experiment, so that a long experiment is distributed among
+    // the cores.
     let results = parallel::run(total, plan.jobs, &|| false, |n| {
         let experiment = needed[n / seeds];
         let result = experiment
@@ -193,7 +206,11 @@ fn gather(needed: &[&dyn Experiment], findings: &AllFindings) -> BTreeMap<String
     evidence
 }
 
-fn outcome(found: &Findings, claim: &str, seed: usize) -> Result<Outcome, String> {
+/// Returns the measurement of a claim in a run of an experiment.
+///
+/// # Errors
+/// A message if the run did not measure the claim.
+pub fn outcome(found: &Findings, claim: &str, seed: usize) -> Result<Outcome, String> {
     found
         .measured
         .iter()
@@ -202,12 +219,12 @@ fn outcome(found: &Findings, claim: &str, seed: usize) -> Result<Outcome, String
         .ok_or_else(|| format!("seed {seed}: the experiment measured nothing for it"))
 }
 
-/// The plots of one experiment, one for each set-up and title.
-fn join_plots(seeds: &[Result<Findings, String>]) -> Vec<JoinedPlot> {
+/// Returns the plots of one experiment, one per set-up and title.
+fn join_plots(seeds: &[Result<Findings, String>]) -> Vec<MergedPlot> {
     let all: Vec<&Plot> = seeds.iter().flatten().flat_map(|found| &found.plots).collect();
-    let mut joined: Vec<JoinedPlot> = Vec::new();
+    let mut merged: Vec<MergedPlot> = Vec::new();
     for plot in &all {
-        if joined
+        if merged
             .iter()
             .any(|other| other.setup == plot.setup && other.title == plot.title)
         {
@@ -229,7 +246,7 @@ fn join_plots(seeds: &[Result<Findings, String>]) -> Vec<JoinedPlot> {
                 .filter(|curve| curve.name == name);
             join_curves(name, curves.flat_map(|curve| curve.points.iter().copied()))
         });
-        joined.push(JoinedPlot {
+        merged.push(MergedPlot {
             setup: plot.setup.clone(),
             title: plot.title.clone(),
             x: plot.x.clone(),
@@ -237,20 +254,20 @@ fn join_plots(seeds: &[Result<Findings, String>]) -> Vec<JoinedPlot> {
             curves: curves.collect(),
         });
     }
-    joined
+    merged
 }
 
-fn join_curves(name: &str, points: impl Iterator<Item = (f64, f64)>) -> JoinedCurve {
+fn join_curves(name: &str, points: impl Iterator<Item = (f64, f64)>) -> MergedCurve {
     let mut points: Vec<(f64, f64)> = points.filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     let same_x = points.chunk_by(|a, b| a.0 == b.0);
-    let joined = same_x.filter_map(|chunk| {
+    let merged = same_x.filter_map(|chunk| {
         let spread = Spread::of(chunk.iter().map(|(_, y)| *y).collect())?;
         Some((chunk[0].0, spread))
     });
-    JoinedCurve {
+    MergedCurve {
         name: name.to_owned(),
-        points: joined.collect(),
+        points: merged.collect(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! From measurements to a verdict.
+//! Verdicts from measurements.
 
 use hawser_netem::report::Spread;
 use serde::Serialize;
@@ -7,43 +7,45 @@ use super::claims::{Claim, Expected};
 use super::experiment::Outcome;
 use super::quantity::{Quantity, Unit};
 
-/// How a claim fares.
+/// Verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The median lies in the accepted interval, or the shape holds at most seeds.
     Reproduced,
-    /// It does not.
+    /// The measurement is outside the interval.
     Outside,
-    /// It does not, for a written reason.
+    /// The measurement is outside the interval, for a documented reason.
     Deviates,
-    /// Only hardware or the real data path can show it, and nothing was measured.
+    /// The claim needs hardware or the real data path, and was not measured.
     Device,
-    /// The paper's number cannot be read any more.
+    /// The paper's number can no longer be read.
     Lost,
-    /// There is no experiment yet.
+    /// The claim has no experiment yet.
     Pending,
 }
 
-/// A claim, judged.
+/// A judged claim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
-    /// How it fares.
+    /// Verdict.
     pub verdict: Verdict,
-    /// Over the seeds; `None` when nothing was measured.
+    /// Statistics over the seeds; `None` without a measurement.
     pub measured: Option<Spread>,
-    /// For a shape: the medians of the numbers behind it.
+    /// Number of seeds of the experiment.
+    pub seeds: u32,
+    /// Medians of a check's supporting numbers.
     pub evidence: Vec<(String, f64, Unit)>,
-    /// Why it is not simply reproduced; empty when it is.
+    /// Reason why the claim is not simply reproduced; empty if it is.
     pub reason: String,
 }
 
-/// What the runner has for one claim.
+/// Measurements of one claim.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Evidence {
     /// No experiment measures it.
     None,
-    /// What each seed gave, or why it gave nothing.
+    /// Result of each seed, or the reason why it is missing.
     Seeds(Vec<Result<Outcome, String>>),
 }
 
@@ -53,6 +55,7 @@ pub fn judge(claim: &Claim, evidence: &Evidence) -> Judgement {
     let unmeasured = |verdict, reason: &str| Judgement {
         verdict,
         measured: None,
+        seeds: 0,
         evidence: Vec::new(),
         reason: reason.to_owned(),
     };
@@ -72,7 +75,7 @@ pub fn judge(claim: &Claim, evidence: &Evidence) -> Judgement {
             Ok(values) => {
                 let spread = Spread::of(values);
                 let is_inside = spread.is_some_and(|s| (*low..=*high).contains(&s.median));
-                judged(claim, is_inside, spread, Vec::new())
+                judged(claim, is_inside, (spread, seeds.len()), Vec::new())
             }
             Err(problem) => unmeasured(Verdict::Outside, &problem),
         },
@@ -85,7 +88,7 @@ pub fn judge(claim: &Claim, evidence: &Evidence) -> Judgement {
                     min: if held == runs.len() { 1.0 } else { 0.0 },
                     max: if held > 0 { 1.0 } else { 0.0 },
                 });
-                judged(claim, held * 2 > runs.len(), spread, medians(&runs))
+                judged(claim, held * 2 > runs.len(), (spread, runs.len()), medians(&runs))
             }
             Err(problem) => unmeasured(Verdict::Outside, &problem),
         },
@@ -96,7 +99,7 @@ pub fn judge(claim: &Claim, evidence: &Evidence) -> Judgement {
 fn judged(
     claim: &Claim,
     is_inside: bool,
-    measured: Option<Spread>,
+    (measured, seeds): (Option<Spread>, usize),
     evidence: Vec<(String, f64, Unit)>,
 ) -> Judgement {
     let (verdict, reason) = match (is_inside, &claim.deviates) {
@@ -107,6 +110,7 @@ fn judged(
     Judgement {
         verdict,
         measured,
+        seeds: seeds as u32,
         evidence,
         reason,
     }
@@ -133,7 +137,8 @@ fn value(outcome: &Outcome, unit: Unit) -> Result<f64, String> {
         .value_in(unit)
         .ok_or_else(|| format!("the experiment counts {} where {unit} is due", quantity.unit))
         .and_then(|value| {
-            // An infinity would pass no interval, but a NaN in a median would hide the other seeds.
+            // An infinite value is outside every interval, but a NaN in a median would hide
+            // other seeds.
             if value.is_finite() {
                 Ok(value)
             } else {
@@ -151,7 +156,7 @@ fn shape(outcome: &Outcome) -> Result<Shape, String> {
     }
 }
 
-/// By the names of the first run, the medians over those runs that have the name.
+/// Returns medians by the names of the first run, over those runs that have the name.
 fn medians(runs: &[Shape]) -> Vec<(String, f64, Unit)> {
     let Some((_, first)) = runs.first() else {
         return Vec::new();
@@ -167,7 +172,7 @@ fn medians(runs: &[Shape]) -> Vec<(String, f64, Unit)> {
 }
 
 impl Verdict {
-    /// As it is printed.
+    /// Returns the verdict as printed.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -180,7 +185,7 @@ impl Verdict {
         }
     }
 
-    /// All of them, best first.
+    /// Verdicts, best first.
     pub const ALL: [Self; 6] = [
         Self::Reproduced,
         Self::Deviates,

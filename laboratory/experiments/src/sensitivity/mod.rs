@@ -1,11 +1,11 @@
-//! How much each constant of the data path matters: every one is varied by two both ways, over
-//! suites of scenarios.
+//! Effect of each constant of the data path: every constant is varied by a factor of two in both
+//! directions, over suites of scenarios.
 //!
-//! The constants stay what they are in the product: plain `const`, at no cost. What is varied is a
-//! copy of the sources, in which each of them is a function that looks whether it is the one of
-//! this process ([`source`]). So one build serves all of them, nothing of it is in what people
-//! install, and a constant that is new or renamed is varied without a word here: the list is the
-//! table of `docs/design/constants.md`, which a test holds against the sources.
+//! The product's constants remain plain `const`, at no cost. The varied program is a copy of the
+//! sources in which a function replaces each constant; the function applies the factor if this
+//! process varies its constant ([`source`]). So one build serves all constants, installed programs
+//! are unaffected, and new or renamed constants need no change here: the list is the table of
+//! `docs/design/constants.md`, which a test compares with the sources.
 //!
 //! ```text
 //!   docs/design/constants.md -> [ constants ] --+

@@ -1,27 +1,27 @@
-//! Sources in which constants are functions.
+//! Replacement of constants by functions in source code.
 
 use std::collections::BTreeSet;
 
 /// A constant of the data path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constant {
-    /// Its file, below the sources of the crate.
+    /// File, relative to the crate's sources.
     pub file: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its value, as the sources have it.
+    /// Value in the sources.
     pub value: String,
 }
 
 impl Constant {
-    /// What it is called in results: unique.
+    /// Returns the unique name in results.
     #[must_use]
     pub fn label(&self) -> String {
         format!("{}:{}", self.file, self.name)
     }
 }
 
-/// The constants of the table in `docs/design/constants.md`.
+/// Returns the constants of the table in `docs/design/constants.md`.
 #[must_use]
 pub fn constants(page: &str) -> Vec<Constant> {
     let table = page
@@ -43,10 +43,10 @@ pub fn constants(page: &str) -> Vec<Constant> {
         .collect()
 }
 
-/// Which constants can be functions: those of a number or a time that nothing needs before the
-/// program runs (a length, a pattern, a constant that stays one), and that no other crate names.
+/// Returns the constants that functions can replace: numbers and times that are not needed at
+/// compile time (as lengths, patterns or in other constants are), and that no other crate uses.
 ///
-/// `sources`: each file of the crate, its path below the sources, and its text.
+/// `sources`: path below the crate's sources and text of each file.
 #[must_use]
 pub fn variable(constants: &[Constant], sources: &[(String, String)]) -> Vec<usize> {
     let is_variable = |constant: &Constant| {
@@ -66,7 +66,7 @@ pub fn variable(constants: &[Constant], sources: &[(String, String)]) -> Vec<usi
     let mut found: Vec<usize> = (0..constants.len())
         .filter(|at| is_variable(&constants[*at]))
         .collect();
-    // One that stays needs those that it is made of to stay, which may be made of others.
+    // A constant that must remain requires the constants in its value to remain too.
     loop {
         let before = found.len();
         let is_free = |at: &usize| !is_needed(&constants[*at], (constants, &found), sources);
@@ -77,8 +77,7 @@ pub fn variable(constants: &[Constant], sources: &[(String, String)]) -> Vec<usi
     }
 }
 
-/// Whether something that is computed before the program runs, and is not in `variable`, names this
-/// constant.
+/// Returns whether a compile-time expression outside `variable` uses this constant.
 fn is_needed(
     constant: &Constant,
     (constants, variable): (&[Constant], &[usize]),
@@ -99,7 +98,7 @@ fn is_needed(
     })
 }
 
-/// Constants and constant functions of a file: the name of each, and what it is made of.
+/// Returns the constants and constant functions of a file, with name and value.
 fn constant_parts(code: &str) -> impl Iterator<Item = (&str, &str)> {
     code.match_indices("const ").filter_map(|(at, word)| {
         let line = code[..at].rfind('\n').map_or(0, |line| line + 1);
@@ -118,7 +117,7 @@ fn constant_parts(code: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// A file with these constants as functions, told apart by their place in `constants`.
+/// Returns a file with functions instead of these constants, numbered by index in `constants`.
 #[must_use]
 pub fn with_functions(file: &str, text: &str, constants: &[Constant], variable: &[usize]) -> String {
     let code = code_of(text);
@@ -145,7 +144,7 @@ pub fn with_functions(file: &str, text: &str, constants: &[Constant], variable: 
     let mut code = called(code, &names, &stems);
     for at in own {
         let constant = &constants[at];
-        // The definition's own name has been called too.
+        // The name in the definition was replaced by a call too.
         if let Some(definition) = Definition::find(&code, &format!("{}()", constant.name)) {
             let function = format!(
                 "#[allow(non_snake_case)]\n{}fn {}() -> {} {{ crate::varied::vary({at}, {}) }}",
@@ -157,7 +156,7 @@ pub fn with_functions(file: &str, text: &str, constants: &[Constant], variable: 
     code + tests
 }
 
-/// The module that the functions ask; beside `lib.rs`, which names it.
+/// Module that the functions call: a file next to `lib.rs`, which declares it.
 pub const VARIED: &str = r#"//! Which constant is varied in this process, and by how much: `HAWSER_VARIED=NUMBER:FACTOR`.
 use std::sync::OnceLock;
 
@@ -173,8 +172,7 @@ impl Vary for Duration {
 impl Vary for Rate {
     fn by(self, factor: f64) -> Self { self.scale(factor) }
 }
-/// What is between a half and two is a gain or what is left of something: its distance from one is
-/// varied.
+/// A value between 0.5 and 2 is a gain or a remainder: its distance from one is varied.
 impl Vary for f64 {
     fn by(self, factor: f64) -> Self {
         if self > 0.5 && self < 2.0 { 1.0 + (self - 1.0) * factor } else { self * factor }
@@ -189,17 +187,17 @@ macro_rules! whole {
 }
 whole!(u8, u16, u32, u64, usize, i32);
 
-static CHOSEN: OnceLock<Option<(usize, f64)>> = OnceLock::new();
+static SELECTED: OnceLock<Option<(usize, f64)>> = OnceLock::new();
 
-fn chosen() -> Option<(usize, f64)> {
+fn selected() -> Option<(usize, f64)> {
     let said = std::env::var("HAWSER_VARIED").ok()?;
     let (number, factor) = said.split_once(':')?;
     Some((number.parse().ok()?, factor.parse().ok()?))
 }
 
 pub(crate) fn vary<T: Vary>(number: usize, value: T) -> T {
-    match CHOSEN.get_or_init(chosen) {
-        Some((chosen, factor)) if *chosen == number => value.by(*factor),
+    match SELECTED.get_or_init(selected) {
+        Some((selected, factor)) if *selected == number => value.by(*factor),
         _ => value,
     }
 }
@@ -212,7 +210,7 @@ const KINDS: [&str; 9] = [
     "Duration", "Rate", "f64", "u8", "u16", "u32", "u64", "usize", "i32",
 ];
 
-/// What stands around a constant that is a pattern.
+/// Text around a constant that is used as a pattern.
 const PATTERNS: [(&str, &str); 5] = [
     (" ", ".. =>"),
     ("..", " =>"),
@@ -221,7 +219,7 @@ const PATTERNS: [(&str, &str); 5] = [
     (" ", " | "),
 ];
 
-/// What is not a file's tests.
+/// Returns a file's text without its tests.
 fn code_of(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
 }
@@ -231,7 +229,7 @@ fn stem(file: &str) -> &str {
     stem.rsplit('/').next().unwrap_or(stem)
 }
 
-/// `pub(super) const NAME: Kind = value;` at the beginning of a line.
+/// Matches `pub(super) const NAME: Kind = value;` at the start of a line.
 struct Definition<'a> {
     begin: usize,
     end: usize,
@@ -263,7 +261,7 @@ impl<'a> Definition<'a> {
     }
 }
 
-/// The `use` statements of a file.
+/// Returns the `use` statements of a file.
 fn imports(code: &str) -> impl Iterator<Item = &str> {
     code.match_indices("use ")
         .filter(|(at, _)| {
@@ -282,8 +280,8 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// The code with each of these names, alone or behind its module, called as a function; not in
-/// comments, strings and imports.
+/// Returns the code with each of these names, with or without its module, called as a function,
+/// except in comments, strings and imports.
 fn called(code: &str, names: &BTreeSet<&str>, stems: &BTreeSet<(&str, &str)>) -> String {
     let within: Vec<(usize, usize)> = imports(code)
         .map(|statement| {

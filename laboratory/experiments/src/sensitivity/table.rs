@@ -1,28 +1,29 @@
-//! What a varied constant changes, suite by suite.
+//! Effect of a varied constant, suite by suite.
 
 use std::fmt::Write as _;
 
 use crate::sweep::Table;
 
-/// What a suite is measured by: more is better, but for pauses.
+/// Key figures of a suite: higher is better, except for pauses.
 const FIGURES: [&str; 2] = ["goodput_bps.total", PAUSE];
 const PAUSE: &str = "longest_gap_since_event_ms";
-/// Beside others, what the first workload has.
+/// Key figures of the first workload.
 const SHARED: [&str; 2] = ["goodput_bps.workloads.0", "goodput_bps.workloads.1"];
-/// What a suite may change by when a constant is varied by two. Units: percent.
-const MOST: f64 = 3.0;
+/// Largest allowed change of a suite when a constant is varied by two. Source:
+/// docs/notebook/path-model.md, "Sensitivity". Units: percent.
+const MAX: f64 = 3.0;
 
-/// The results of a suite with the constants as they are.
+/// Results of a suite with unchanged constants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Suite {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// What is measured, and its value in each run.
+    /// Figures, with their value in each run.
     figures: Vec<(String, Vec<Option<f64>>)>,
 }
 
 impl Suite {
-    /// The figures of a sweep's table.
+    /// Returns the key figures of a sweep's table.
     #[must_use]
     pub fn of(name: &str, table: &Table) -> Self {
         let column = |name: &str| {
@@ -38,8 +39,8 @@ impl Suite {
         }
     }
 
-    /// How much each figure is more than in `base`, in the geometric mean over the runs. A run that
-    /// failed, or that has nothing of it, is left out. Units: percent.
+    /// Returns the change of each figure against `base`, as the geometric mean over the runs. Runs
+    /// that failed or lack the figure are left out. Units: percent.
     #[must_use]
     pub fn against(&self, base: &Self) -> Vec<f64> {
         let change = |(name, values): &(String, Vec<Option<f64>>)| {
@@ -56,7 +57,7 @@ impl Suite {
         self.figures.iter().map(change).collect()
     }
 
-    /// The headings of its figures.
+    /// Returns the headings of the suite's figures.
     #[must_use]
     pub fn headings(&self) -> Vec<String> {
         let word = |name: &str| match name {
@@ -71,11 +72,11 @@ impl Suite {
     }
 }
 
-/// A constant, its value, and by how much each figure changes with half and with twice of it;
-/// `None` where it could not be measured. Units: percent.
+/// A constant, its value, and the change of each figure at half and at twice the value; `None` if
+/// it could not be measured. Units: percent.
 pub type Varied = (String, String, [Option<Vec<f64>>; 2]);
 
-/// What was found of the constants that were varied.
+/// Results for the constants that were varied.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Figures, in the order of the suites.
@@ -85,22 +86,22 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// The largest change of a constant.
-    fn most(ways: &[Option<Vec<f64>>; 2]) -> f64 {
+    /// Returns the largest change of a constant.
+    fn largest(ways: &[Option<Vec<f64>>; 2]) -> f64 {
         let changes = ways.iter().flatten().flatten();
-        changes.fold(0.0, |most, change| change.abs().max(most))
+        changes.fold(0.0, |largest, change| change.abs().max(largest))
     }
 
-    /// How many change a figure by more than allowed.
+    /// Returns the number of constants that change a figure by more than allowed.
     #[must_use]
     pub fn marked(&self) -> usize {
         self.rows
             .iter()
-            .filter(|(_, _, ways)| Self::most(ways) > MOST)
+            .filter(|(_, _, ways)| Self::largest(ways) > MAX)
             .count()
     }
 
-    /// As a page's table: what changes most first; what changes more than 3 % is bold.
+    /// Returns the table of a page: largest changes first; changes of more than 3 % are bold.
     #[must_use]
     pub fn to_markdown(&self) -> String {
         let mut text = "| constant | value |".to_owned();
@@ -112,7 +113,11 @@ impl Changes {
         text.push_str(&"---|".repeat(self.headings.len()));
         text.push('\n');
         let mut rows: Vec<_> = self.rows.iter().collect();
-        rows.sort_by(|a, b| Self::most(&b.2).total_cmp(&Self::most(&a.2)).then(a.0.cmp(&b.0)));
+        rows.sort_by(|a, b| {
+            Self::largest(&b.2)
+                .total_cmp(&Self::largest(&a.2))
+                .then(a.0.cmp(&b.0))
+        });
         for (name, value, ways) in rows {
             let _ = write!(text, "| `{name}` | `{}` |", value.replace('|', "/"));
             for figure in 0..self.headings.len() {
@@ -129,9 +134,9 @@ fn said(changes: Option<&[f64]>, figure: usize) -> String {
     let Some(change) = changes.and_then(|changes| changes.get(figure)) else {
         return "failed".to_owned();
     };
-    // No negative zero.
+    // Avoids negative zero.
     let change = (change * 10.0).round() / 10.0 + 0.0;
-    if change.abs() > MOST {
+    if change.abs() > MAX {
         format!("**{change:+.1}**")
     } else {
         format!("{change:+.1}")

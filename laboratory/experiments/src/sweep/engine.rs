@@ -1,4 +1,4 @@
-//! Runs a shard, and brings shards together.
+//! Runs a shard, and merges shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -14,34 +14,34 @@ use super::row::Row;
 use super::table::Table;
 use crate::parallel;
 
-/// How far a shard is.
+/// Progress of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Runs of the shard that are in its journal.
+    /// Number of the shard's runs in its journal.
     pub done: u64,
-    /// Runs of the shard.
+    /// Number of the shard's runs.
     pub total: u64,
 }
 
-/// What a shard or a merge wrote.
+/// Summary of a written shard or merge.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Rows in the tables.
     pub rows: u64,
-    /// Of them, those that an earlier process had left.
+    /// Rows of an earlier process.
     pub resumed: u64,
-    /// Of them, those whose run failed: their column `error` says why.
+    /// Rows of failed runs; their column `error` gives the reason.
     pub failed: u64,
-    /// The tables.
+    /// Files of the tables.
     pub files: [PathBuf; 2],
-    /// What they hold.
+    /// Content of the tables.
     pub table: Table,
 }
 
-/// Runs what is missing of a shard, `jobs` runs at a time, and writes its tables.
+/// Runs the missing runs of a shard, `jobs` at a time, and writes its tables.
 ///
-/// `run_one` gives the columns of a run, or why it failed, which is a row too. Journal and tables
-/// are files in `directory`.
+/// `run_one` returns the columns of a run, or the reason of its failure, which becomes a row too.
+/// Journal and tables are files in `directory`.
 ///
 /// # Errors
 /// [`SweepError`] when the journal cannot be used; rows written before stay.
@@ -99,7 +99,7 @@ fn run_missing(
         let mut guard = journal.lock().unwrap_or_else(PoisonError::into_inner);
         let (journal, done) = &mut *guard;
         let appended = journal.append(run, row);
-        // Nothing may be written behind a torn line.
+        // Nothing may be written after an incomplete line.
         stop.fetch_or(appended.is_err(), Ordering::Relaxed);
         *done += 1;
         on_done(*done);
@@ -117,7 +117,7 @@ fn run_missing(
     journal.sync()
 }
 
-/// The row of one run; one that fails or panics has only an error.
+/// Returns the row of one run; a run that fails or panics has only an error.
 fn row(sweep: &Sweep, run: u64, run_one: &(dyn Fn(&Scenario) -> Result<Row, String> + Sync)) -> Row {
     let (mut row, scenario) = match sweep.scenario(run) {
         Ok(parsed) => parsed,
@@ -131,7 +131,7 @@ fn row(sweep: &Sweep, run: u64, run_one: &(dyn Fn(&Scenario) -> Result<Row, Stri
     let one = parallel::run(1, NonZeroUsize::MIN, &|| false, |_| run_one(&scenario));
     match one.into_iter().flatten().next() {
         Some(Ok(Ok(results))) => {
-            // A report repeats what was set: the axis says it in the words of the sweep.
+            // The report repeats the set fields: the axis has them in the syntax of the sweep.
             let is_new = |name: &String| !row.0.iter().any(|(known, _)| known == name);
             let results = results.0.into_iter().filter(|(name, _)| is_new(name));
             let results: Vec<_> = results.collect();
@@ -143,10 +143,10 @@ fn row(sweep: &Sweep, run: u64, run_one: &(dyn Fn(&Scenario) -> Result<Row, Stri
     row
 }
 
-/// Brings the journals of all shards in a directory together.
+/// Merges the journals of all shards in a directory.
 ///
 /// # Errors
-/// [`SweepError`] when journals are of different sweeps, contradict each other, or runs are
+/// [`SweepError`] if journals are of different sweeps or contradict each other, or runs are
 /// missing.
 pub fn merge(directory: &Path) -> Result<Summary, SweepError> {
     let failed = |problem: String| SweepError::Journal {
@@ -223,7 +223,7 @@ fn write(
         problem,
     })?;
     for (path, bytes) in files.iter().zip([table.to_csv().into_bytes(), parquet]) {
-        // Whole or not at all: whoever waits for the file may read it at once.
+        // Atomic replacement: another process may read the file as soon as it exists.
         let beside = path.with_extension("part");
         std::fs::write(&beside, bytes)
             .and_then(|()| std::fs::rename(&beside, path))
@@ -242,5 +242,5 @@ fn write(
     })
 }
 
-/// The column that a failed run has instead of results.
+/// Column of a failed run's error.
 const ERROR: &str = "error";

@@ -1,9 +1,9 @@
-//! The rows of one shard, one line each, with a checksum.
+//! Journal of a shard: one row per line, each with a checksum.
 //!
-//! A line is 16 hexadecimal digits of its checksum, a space, JSON, and a line feed. The first one
-//! says which sweep and which shard. Only the holder of the file's lock writes. On opening, lines
-//! whose checksum is wrong are forgotten: after a kill that is the last one, cut somewhere; the
-//! file is then written anew without them, beside the old one, and takes its place at once.
+//! A line is 16 hexadecimal digits of its checksum, a space, JSON, and a line feed. The first line
+//! identifies the sweep and the shard. Only the holder of the file's lock writes. On opening, lines
+//! with a wrong checksum are discarded (after a kill, the incomplete last one): a new file without
+//! them atomically replaces the old one.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Shard, SweepError, fingerprint};
 use super::row::Row;
 
-/// What the first line says.
+/// Contents of the first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     version: u32,
     /// [`super::Sweep::fingerprint`], in hexadecimal.
     pub(super) sweep: String,
-    /// Of the whole sweep.
+    /// Number of runs of the whole sweep.
     pub(super) runs: u64,
     shard: [u64; 2],
 }
@@ -32,16 +32,16 @@ struct Line {
     row: Row,
 }
 
-/// A journal that rows are added to.
+/// A journal to which rows are added.
 #[derive(Debug)]
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
-    /// Held as long as the journal is.
+    /// Lock, held as long as the journal is open.
     _lock: File,
 }
 
-/// What a journal holds.
+/// Contents of a journal.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) header: Header,
@@ -61,11 +61,11 @@ impl Header {
 }
 
 impl Journal {
-    /// Opens or begins the journal of a shard, and says which runs are in it.
+    /// Opens or creates the journal of a shard, and returns the runs in it.
     ///
     /// # Errors
-    /// [`SweepError`] when it belongs to another sweep, another process writes it, or the system
-    /// refuses.
+    /// [`SweepError`] if it belongs to another sweep, another process writes it, or the file system
+    /// fails.
     pub(super) fn open(path: &Path, header: &Header) -> Result<(Self, Vec<u64>), SweepError> {
         let failed = |source| SweepError::File {
             path: path.to_owned(),
@@ -98,7 +98,7 @@ impl Journal {
     /// Adds a row, in one write.
     ///
     /// # Errors
-    /// The system's; what was written of the row is forgotten when the journal is opened again.
+    /// When the file system fails; an incomplete row is dropped when the journal is next opened.
     pub(super) fn append(&mut self, run: u64, row: Row) -> Result<(), SweepError> {
         let line = line(&Line { run, row });
         self.file
@@ -109,10 +109,10 @@ impl Journal {
             })
     }
 
-    /// Waits until the rows are on the disk.
+    /// Waits until the rows are on stable storage.
     ///
     /// # Errors
-    /// The system's.
+    /// When the file system fails.
     pub(super) fn sync(&self) -> Result<(), SweepError> {
         self.file.sync_data().map_err(|source| SweepError::File {
             path: self.path.clone(),
@@ -121,10 +121,10 @@ impl Journal {
     }
 }
 
-/// What a journal holds; `None` when there is none, or it was cut within its first line.
+/// Reads a journal; `None` if it does not exist, or ends within its first line.
 ///
 /// # Errors
-/// It cannot be read, or is no journal.
+/// When it cannot be read, or is not a journal.
 pub(super) fn read(path: &Path) -> Result<Option<Contents>, SweepError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -211,7 +211,7 @@ fn line(value: &impl Serialize) -> String {
     format!("{:016x} {json}\n", fingerprint(json.as_bytes()))
 }
 
-/// The JSON of a line whose checksum is right.
+/// Returns the JSON of a line with a correct checksum.
 fn payload(line: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?;
     let (sum, json) = text.split_at_checked(16)?;
@@ -219,4 +219,5 @@ fn payload(line: &[u8]) -> Option<&str> {
     (u64::from_str_radix(sum, 16).ok()? == fingerprint(json.as_bytes())).then_some(json)
 }
 
+/// Version of the format. Source: the first version.
 const VERSION: u32 = 1;

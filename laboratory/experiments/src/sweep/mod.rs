@@ -1,10 +1,10 @@
-//! Many runs of one scenario with fields varied, on all cores and on many machines.
+//! Many runs of one scenario with varied fields, on all cores and on many machines.
 //!
 //! A sweep is a TOML file: a base scenario, axes over any of its fields, and seeds. Its runs are
-//! numbered; a shard takes every n-th. Each finished run is one line, with a checksum, at the end
-//! of the shard's journal, so that a kill at any point costs at most the runs that were under way:
-//! what is half written is found by its checksum and run again. Tables are made from journals only,
-//! so an interrupted sweep and one that ran through give the same bytes.
+//! numbered; shard i of n runs every n-th. Each finished run appends one line with a checksum to
+//! the shard's journal, so that a kill loses only the unfinished runs: an incomplete line is
+//! detected by its checksum, and its run repeated. Tables are made from journals only, so an
+//! interrupted sweep and an uninterrupted one give identical files.
 //!
 //! ```text
 //!   sweep.toml -> [ plan: runs 0..n ] -> shard -> workers -> [ journal, append only ] -> results.csv, results.parquet

@@ -1,5 +1,5 @@
-//! How long downloads pause after events, at each point of a sweep, against what the longest round
-//! trip allows.
+//! Pauses of downloads after events, at each point of a sweep, compared with the bound given by the
+//! longest round trip.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,32 +10,34 @@ use hawser_netem::scenario::Scenario;
 use super::row::Row;
 use super::table::Table;
 
-/// The pause that is measured.
+/// Column of the measured pause.
 const PAUSE: &str = "longest_gap_since_event_ms";
-/// The pause that is allowed; a column of every run of a scenario with events.
+/// Column of the allowed pause, in every run of a scenario with events.
 const ALLOWED: &str = "allowed_pause_ms";
-/// An axis of times of the event: medians are over them, as over the seeds.
+/// Axis of the event's time; medians are taken over it and over the seeds.
 const WHEN: &str = "event.0.at";
-/// What is allowed: a death is noticed, told and mended in a round trip each of the farthest
-/// network.
+/// Allowed pause: detection, report and recovery of a failure take one round trip each over the
+/// farthest network. Source: docs/notebook/path-model.md, "What a death costs, and what lateness
+/// has to do with it".
 const ROUND_TRIPS: f64 = 3.0;
-/// Beside that: the beginning of silence needs some time to be told from a pause, as much as the
-/// receiver gives a path (`PathDelay::silent_at`).
+/// Additional time to distinguish silence from a pause, equal to that of a receiver
+/// (`PathDelay::silent_at`). Source: the same page as for the round trips,
+/// docs/notebook/path-model.md.
 const NOTICED_MS: f64 = 20.0;
 
-/// The longest time without data from the first event on, as a share of what is allowed: three
-/// round trips of the farthest network and 20 ms. All of the time counts: a queue that is too long
-/// for one network is often dealt with only seconds after the other has died.
+/// Longest time without data from the first event on, as a share of the allowed pause: three round
+/// trips of the farthest network and 20 ms. All time after the event counts: a queue that is too
+/// long for one network often causes a pause only seconds after the other network has failed.
 ///
 /// Units: ratios of medians over the seeds and over the times of the event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pauses {
-    /// Share of what is allowed, median pause in ms and the fields that make the combination; the
+    /// Share of the allowed pause, median pause in ms and the fields of the combination; the
     /// longest first.
     pub points: Vec<(f64, f64, String)>,
 }
 
-/// Adds to a run what its scenario allows, if it has events.
+/// Adds the allowed pause to a run whose scenario has events.
 pub(super) fn allow(scenario: &Scenario, row: &mut Row) {
     let links = scenario
         .networks
@@ -49,7 +51,7 @@ pub(super) fn allow(scenario: &Scenario, row: &mut Row) {
 }
 
 impl Pauses {
-    /// Compares where the runs have events.
+    /// Compares pauses if the runs have events.
     #[must_use]
     pub fn of(table: &Table, axes: &[&str]) -> Option<Self> {
         let place = |name: &str| table.columns.iter().position(|(known, _)| known == name);
@@ -78,13 +80,13 @@ impl Pauses {
         (!points.is_empty()).then_some(Self { points })
     }
 
-    /// How many are longer than allowed.
+    /// Returns the number of pauses longer than allowed.
     #[must_use]
     pub fn longer(&self) -> usize {
         self.points.iter().filter(|(share, ..)| *share > 1.0).count()
     }
 
-    /// The share that half of them exceed.
+    /// Returns the median share.
     #[must_use]
     pub fn median(&self) -> f64 {
         self.points[self.points.len() / 2].0
@@ -155,7 +157,7 @@ mod tests {
         };
         let allowed = |event: &str| {
             let path = std::path::Path::new("a.toml");
-            let scenario = Scenario::parse(&text(event), path, &[], &mut |_| Ok(String::new()));
+            let scenario = Scenario::parse(&text(event), path, &[], &mut |_| Ok(Vec::new()));
             let mut row = Row::default();
             allow(&scenario.expect("legal"), &mut row);
             row

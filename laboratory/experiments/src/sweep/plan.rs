@@ -1,4 +1,4 @@
-//! From a sweep's file to its runs.
+//! Runs of a sweep, from its file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,12 +14,12 @@ use toml::Spanned;
 use super::row::{Cell, Row};
 use crate::parallel;
 
-/// A sweep whose runs are all known to be good scenarios.
+/// A sweep of which every run is a valid scenario.
 ///
 /// Runs are numbered with the seeds innermost and the first axis outermost.
 #[derive(Debug)]
 pub struct Sweep {
-    /// What it is called.
+    /// Name.
     pub name: String,
     path: PathBuf,
     base: PathBuf,
@@ -27,59 +27,59 @@ pub struct Sweep {
     settings: Vec<String>,
     axes: Vec<Axis>,
     seeds: Vec<u64>,
-    /// Every file that the scenarios name, as it was when the sweep was read.
-    files: BTreeMap<PathBuf, String>,
+    /// Every file that the scenarios name, as read with the sweep.
+    files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 #[derive(Debug)]
 struct Axis {
-    /// They change together; a column for each.
+    /// Fields that change together, with a column each.
     fields: Vec<String>,
-    /// Each value is for all fields, or an array of one for each.
+    /// Values of the axis; each is for all fields, or an array with one per field.
     values: Vec<(toml::Value, usize)>,
 }
 
-/// Every `count`-th run, from the `index`-th on. Written `index/count`, counted from 0, as job
-/// arrays count.
+/// Selects every `count`-th run, starting at the `index`-th. Written `index/count`, counted from 0
+/// as in job arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which, from 0.
+    /// Index, from 0.
     pub index: u64,
-    /// Of how many.
+    /// Number of shards.
     pub count: u64,
 }
 
-/// Why a sweep cannot be run or merged. Says where and what to do, in one line.
+/// Reason why a sweep cannot be run or merged; states location and remedy in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SweepError {
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// File.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Something in the sweep's file is wrong.
+    /// Error in the sweep's file.
     #[error("{}:{line}: {problem}", path.display())]
     Invalid {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong and what to write instead.
+        /// Error, and the correct form.
         problem: String,
     },
-    /// The base scenario is wrong.
+    /// The base scenario is invalid.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// The journals in a directory do not fit.
+    /// The journals in a directory are inconsistent.
     #[error("{}: {problem}", path.display())]
     Journal {
-        /// Which file or directory.
+        /// File or directory.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// Error, and the remedy.
         problem: String,
     },
 }
@@ -118,21 +118,21 @@ enum OneOrMore {
 }
 
 impl Axis {
-    /// What a value is for one of the fields.
+    /// Returns the value for one of the fields.
     fn own<'a>(&self, value: &'a toml::Value, at: usize) -> &'a toml::Value {
         let each = value.as_array().filter(|_| self.fields.len() > 1);
         each.and_then(|each| each.get(at)).unwrap_or(value)
     }
 
-    /// Whether the fields have values of their own, which tell its points apart only together.
+    /// Returns whether the fields have different values, which only together identify a point.
     fn is_mixed(&self) -> bool {
         self.fields.len() > 1 && self.values.iter().any(|(value, _)| value.is_array())
     }
 }
 
 impl Sweep {
-    /// The columns that tell its points apart: of each axis the first, or all where its fields have
-    /// values of their own.
+    /// Returns the columns that identify a point: the first of each axis, or all of an axis whose
+    /// fields have different values.
     #[must_use]
     pub fn axes(&self) -> Vec<&str> {
         self.axes
@@ -144,20 +144,24 @@ impl Sweep {
             .collect()
     }
 
-    /// Reads a sweep, its base scenario and their traces with `read`, and checks every combination
-    /// of its axes.
+    /// Reads a sweep, its base scenario and the files that it names with `read`, and checks every
+    /// combination of its axes.
     ///
     /// # Errors
-    /// [`SweepError`] with file, line and remedy at the first thing that is wrong.
+    /// [`SweepError`] with file, line and remedy of the first error.
     pub fn read(
         path: &Path,
-        read: &(dyn Fn(&Path) -> io::Result<String> + Sync),
+        read: &(dyn Fn(&Path) -> io::Result<Vec<u8>> + Sync),
     ) -> Result<Self, SweepError> {
         let source = |path: &Path| {
             let path = path.to_owned();
             move |source| SweepError::File { path, source }
         };
-        let own = read(path).map_err(source(path))?;
+        let read_text = |path: &Path| {
+            let text = String::from_utf8(read(path)?);
+            text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        };
+        let own = read_text(path).map_err(source(path))?;
         let at = |span: Range<usize>, problem: String| SweepError::Invalid {
             path: path.to_owned(),
             line: line_of(&own, span.start),
@@ -168,7 +172,7 @@ impl Sweep {
             at(error.span().unwrap_or_default(), problem)
         })?;
         let base = path.parent().unwrap_or(Path::new("")).join(raw.base.get_ref());
-        let text = read(&base).map_err(|error| {
+        let text = read_text(&base).map_err(|error| {
             let problem = format!(
                 "base {}: {error}; it is looked for beside this file",
                 base.display()
@@ -189,27 +193,27 @@ impl Sweep {
         for raw in raw.axes {
             sweep.axes.push(axis(raw, &own, &at, &mut names)?);
         }
-        if sweep.count().is_none_or(|count| count > MOST_RUNS) {
+        if sweep.count().is_none_or(|count| count > MAX_RUNS) {
             return Err(at(
                 0..0,
-                format!("more than {MOST_RUNS} runs; split the sweep in several"),
+                format!("more than {MAX_RUNS} runs; split the sweep in several"),
             ));
         }
         sweep.check(read)?;
         Ok(sweep)
     }
 
-    /// Parses each combination once, on all cores, and keeps what it reads.
-    fn check(&mut self, read: &(dyn Fn(&Path) -> io::Result<String> + Sync)) -> Result<(), SweepError> {
+    /// Parses each combination once, on all cores, and stores the files that it reads.
+    fn check(&mut self, read: &(dyn Fn(&Path) -> io::Result<Vec<u8>> + Sync)) -> Result<(), SweepError> {
         let files = Mutex::new(BTreeMap::new());
-        let kept = |path: &Path| -> io::Result<String> {
+        let kept = |path: &Path| -> io::Result<Vec<u8>> {
             let lock = || files.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(text) = lock().get(path) {
-                return Ok(String::clone(text));
+            if let Some(bytes) = lock().get(path) {
+                return Ok(Vec::clone(bytes));
             }
-            let text = read(path)?;
-            lock().insert(path.to_owned(), text.clone());
-            Ok(text)
+            let bytes = read(path)?;
+            lock().insert(path.to_owned(), bytes.clone());
+            Ok(bytes)
         };
         Scenario::parse(&self.text, &self.base, &self.settings, &mut |path| kept(path))?;
         let seeds = self.seeds.len() as u64;
@@ -230,7 +234,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// How many runs there are.
+    /// Returns the number of runs.
     #[must_use]
     pub fn runs(&self) -> u64 {
         self.count().unwrap_or(u64::MAX)
@@ -243,10 +247,10 @@ impl Sweep {
             .try_fold(1u64, u64::checked_mul)
     }
 
-    /// The scenario of one run, and the columns that tell it apart.
+    /// Returns the scenario of one run, and the columns that identify it.
     ///
     /// # Errors
-    /// Never for a run below [`Self::runs`]: all have been checked.
+    /// Never for a run below [`Self::runs`], since all have been checked.
     pub fn scenario(&self, run: u64) -> Result<(Row, Scenario), SweepError> {
         self.parse(run, &mut |path| {
             let kept = self.files.get(path).cloned();
@@ -257,7 +261,7 @@ impl Sweep {
     fn parse(
         &self,
         run: u64,
-        read: &mut dyn FnMut(&Path) -> io::Result<String>,
+        read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
     ) -> Result<(Row, Scenario), SweepError> {
         let (chosen, seed) = self.choice(run);
         let mut settings = self.settings.clone();
@@ -290,7 +294,7 @@ impl Sweep {
         })
     }
 
-    /// One value of each axis, and the seed.
+    /// Returns one value of each axis, and the seed.
     fn choice(&self, run: u64) -> (Vec<&(toml::Value, usize)>, u64) {
         let seeds = self.seeds.len() as u64;
         let mut rest = run / seeds;
@@ -309,15 +313,18 @@ impl Sweep {
         (chosen, self.seeds[(run % seeds) as usize])
     }
 
-    /// Tells sweeps apart whose rows must not be mixed: by all they are made of, and the version of
-    /// this program.
+    /// Returns a fingerprint of the sweep's content and this program's version, which identifies
+    /// sweeps whose rows must not be mixed.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let axes = self.axes.iter().map(|axis| {
             let values: Vec<String> = axis.values.iter().map(|(value, _)| value.to_string()).collect();
             format!("{:?}{values:?}", axis.fields)
         });
-        let files = self.files.iter().map(|(path, text)| format!("{path:?}{text}"));
+        let files = self
+            .files
+            .iter()
+            .map(|(path, bytes)| format!("{path:?}{}", bytes.escape_ascii()));
         let parts = [
             env!("CARGO_PKG_VERSION").to_owned(),
             self.text.clone(),
@@ -337,14 +344,14 @@ fn seeds(raw: Option<Spanned<Seeds>>, at: &At<'_>) -> Result<Vec<u64>, SweepErro
     };
     let span = raw.span();
     let seeds = match raw.into_inner() {
-        Seeds::Count(count) if count <= MOST_RUNS => (1..=count).collect(),
+        Seeds::Count(count) if count <= MAX_RUNS => (1..=count).collect(),
         Seeds::Count(_) => Vec::new(),
         Seeds::List(list) => list,
     };
     let is_distinct = seeds.iter().collect::<BTreeSet<_>>().len() == seeds.len();
     let is_signed = seeds.iter().all(|seed| i64::try_from(*seed).is_ok());
     if seeds.is_empty() || !is_distinct || !is_signed {
-        let problem = format!("write seeds = 5 (1 to {MOST_RUNS}), or a list of different seeds like [1, 7]");
+        let problem = format!("write seeds = 5 (1 to {MAX_RUNS}), or a list of different seeds like [1, 7]");
         return Err(at(span, problem));
     }
     Ok(seeds)
@@ -402,7 +409,7 @@ impl Shard {
     /// The whole sweep.
     pub const ALL: Self = Self { index: 0, count: 1 };
 
-    /// Whether it takes this run.
+    /// Returns whether the shard includes this run.
     #[must_use]
     pub fn holds(self, run: u64) -> bool {
         run % self.count == self.index
@@ -422,10 +429,11 @@ impl FromStr for Shard {
     }
 }
 
-/// A table of more rows is for a database.
-const MOST_RUNS: u64 = 10_000_000;
+/// Maximum number of rows; larger tables need a database. Source: our choice; ten million rows take
+/// some gigabytes and, at a second each, four months.
+const MAX_RUNS: u64 = 10_000_000;
 
-/// FNV-1a, 64 bit: tells torn lines and other sweeps, not attackers.
+/// FNV-1a, 64 bit: detects incomplete lines and other sweeps, not forgery.
 pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

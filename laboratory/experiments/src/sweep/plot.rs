@@ -1,19 +1,19 @@
-//! One column of a sweep over its first axis.
+//! Plot of one column of a sweep over its first axis.
 
 use hawser_netem::report::Spread;
 
 use super::table::Table;
-use crate::reproduce::{Axis, JoinedCurve, JoinedPlot, Unit};
+use crate::reproduce::{Axis, MergedCurve, MergedPlot, Unit};
 
-/// Draws the medians of `column` over the seeds along the first of `axes`, with a curve for each
+/// Draws the medians of `column` over the seeds along the first of `axes`, with a curve per
 /// combination of the others.
 ///
-/// Places on the first axis are the first number of each value, so that `20ms` and
-/// `{ sd = "20ms" }` both stand at 20.
+/// The position on the first axis is the first number of a value: `20ms` and `{ sd = "20ms" }` are
+/// both at 20.
 ///
 /// # Errors
-/// One line for the user: a column that is not there, or an axis without numbers.
-pub fn plot(table: &Table, title: &str, axes: &[&str], column: &str) -> Result<JoinedPlot, String> {
+/// One line for the user: a column is missing, or an axis has no numbers.
+pub fn plot(table: &Table, title: &str, axes: &[&str], column: &str) -> Result<MergedPlot, String> {
     let place = |name: &str| {
         let found = table.columns.iter().position(|(known, _)| known == name);
         found.ok_or_else(|| format!("no column is called {name:?}"))
@@ -41,7 +41,7 @@ pub fn plot(table: &Table, title: &str, axes: &[&str], column: &str) -> Result<J
         add(&mut curves, name, at, value * scale);
     }
     let label = first.split('.').next_back().unwrap_or(first);
-    Ok(JoinedPlot {
+    Ok(MergedPlot {
         setup: String::new(),
         title: title.to_owned(),
         x: Axis::new(label, x_unit),
@@ -53,11 +53,11 @@ pub fn plot(table: &Table, title: &str, axes: &[&str], column: &str) -> Result<J
                 .trim_end_matches("_bps"),
             unit,
         ),
-        curves: curves.into_iter().map(joined).collect(),
+        curves: curves.into_iter().map(merged_curve).collect(),
     })
 }
 
-/// The values found at each place of an axis.
+/// Returns the values at each position of an axis.
 type Points = Vec<(f64, Vec<f64>)>;
 
 fn add(curves: &mut Vec<(String, Points)>, name: String, at: f64, value: f64) {
@@ -74,16 +74,16 @@ fn add(curves: &mut Vec<(String, Points)>, name: String, at: f64, value: f64) {
     }
 }
 
-fn joined((name, mut points): (String, Points)) -> JoinedCurve {
+fn merged_curve((name, mut points): (String, Points)) -> MergedCurve {
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     let spread = |(at, values): (f64, Vec<f64>)| Some((at, Spread::of(values)?));
-    JoinedCurve {
+    MergedCurve {
         name,
         points: points.into_iter().filter_map(spread).collect(),
     }
 }
 
-/// The first number of a text, and the letters behind it.
+/// Returns the first number of a text, and the letters after it.
 fn first_number(text: &str) -> Option<(f64, &str)> {
     let start = text.find(|c: char| c.is_ascii_digit())?;
     let rest = &text[start..];
@@ -106,7 +106,7 @@ fn suffix_unit(suffix: &str) -> Unit {
     }
 }
 
-/// The unit of a column, and what makes its numbers that.
+/// Returns the unit of a column, and the factor to that unit.
 fn unit_of(column: &str) -> (Unit, f64) {
     if column.contains("_bps") {
         (Unit::Mbps, 1e-6)

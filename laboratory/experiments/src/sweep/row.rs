@@ -1,26 +1,26 @@
-//! What one run gives.
+//! Results of one run.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One value of a table.
+/// Value of a table cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Cell {
-    /// Nothing was measured.
+    /// Missing value.
     Null,
-    /// Yes or no.
+    /// Boolean.
     Bool(bool),
-    /// A count.
+    /// Integer.
     Int(i64),
     /// A finite number.
     Float(f64),
-    /// Anything else.
+    /// Text.
     Text(String),
 }
 
 impl Cell {
-    /// What a count or a number is.
+    /// Returns the value of a count or a number.
     pub(crate) fn number(&self) -> Option<f64> {
         match self {
             Self::Int(value) => Some(*value as f64),
@@ -29,7 +29,7 @@ impl Cell {
         }
     }
 
-    /// As it stands in a scenario; nothing for null.
+    /// Returns the text as in a scenario; empty for null.
     pub(super) fn text(&self) -> String {
         match self {
             Self::Null => String::new(),
@@ -51,8 +51,8 @@ impl Row {
         self.0.push((name.into(), cell.into()));
     }
 
-    /// The columns of a report: its fields by their paths, like `networks.lte.down.bytes`; `series`
-    /// are left out.
+    /// Adds the columns of a report: its fields by path, such as `networks.lte.down.bytes`, without
+    /// `series`.
     #[must_use]
     pub fn from_json(report: &Value) -> Self {
         let mut row = Self::default();
@@ -94,7 +94,7 @@ impl Row {
 }
 
 impl From<f64> for Cell {
-    /// What is not finite is nothing.
+    /// Values that are not finite become null.
     fn from(value: f64) -> Self {
         if value.is_finite() {
             Self::Float(value)
@@ -117,7 +117,7 @@ impl From<String> for Cell {
 }
 
 impl From<&toml::Value> for Cell {
-    /// A value of an axis; a table or an array as its TOML.
+    /// Returns the value of an axis; a table or an array as TOML.
     fn from(value: &toml::Value) -> Self {
         match value {
             toml::Value::Integer(value) => Self::Int(*value),

@@ -1,4 +1,4 @@
-//! Rows as a table: CSV for people and old tools, Parquet for large analyses. Both hold the same.
+//! Rows as a table, in CSV for spreadsheets and in Parquet for large analyses, with equal content.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,30 +13,30 @@ use parquet::schema::types::Type;
 
 use super::row::{Cell, Row};
 
-/// What all cells of a column are.
+/// Type of all cells of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Yes or no.
+    /// Booleans.
     Bool,
-    /// Counts.
+    /// Integers.
     Int,
     /// Numbers.
     Float,
-    /// Text: also a column that holds different things.
+    /// Text, or mixed values.
     Text,
 }
 
 /// Rows with the same columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// Names and kinds, in the order in which the rows bring them up.
+    /// Names and types of the columns, in the order of their first occurrence.
     pub columns: Vec<(String, Kind)>,
-    /// As many cells each as there are columns; all of their column's kind, or null.
+    /// Rows with one cell per column, of the column's type or null.
     pub rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
-    /// The table of these rows. A cell that a row does not have is null.
+    /// Creates the table of these rows. Missing cells are null.
     #[must_use]
     pub fn of<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> Self {
         let mut places: BTreeMap<&str, usize> = BTreeMap::new();
@@ -46,7 +46,7 @@ impl Table {
                 columns.push((name.clone(), None));
                 columns.len() - 1
             });
-            columns[place].1 = joined(columns[place].1, kind(cell));
+            columns[place].1 = common_type(columns[place].1, kind(cell));
         }
         let columns: Vec<(String, Kind)> = columns
             .into_iter()
@@ -66,8 +66,8 @@ impl Table {
         }
     }
 
-    /// With a line of names first; what holds a comma, a quote or a line end is quoted (RFC 4180),
-    /// and so is the empty text; null is empty.
+    /// Writes CSV with a header line (RFC 4180): cells with a comma, a quote or a line end are
+    /// quoted, and so is the empty text; null is empty.
     #[must_use]
     pub fn to_csv(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| quoted(name)).collect();
@@ -80,10 +80,10 @@ impl Table {
         csv
     }
 
-    /// One file with one group of rows for each 100,000 of them, every column optional.
+    /// Writes one Parquet file with row groups of 100,000 rows; every column is optional.
     ///
     /// # Errors
-    /// What the encoder says; none is known for these types.
+    /// When the encoder fails; no such case is known for these types.
     pub fn to_parquet(&self) -> Result<Vec<u8>, String> {
         self.encode().map_err(|error| error.to_string())
     }
@@ -195,8 +195,8 @@ const fn kind(cell: &Cell) -> Option<Kind> {
     }
 }
 
-/// Counts among numbers are numbers; anything else mixed is text.
-fn joined(a: Option<Kind>, b: Option<Kind>) -> Option<Kind> {
+/// Returns the common type: integers and numbers are numbers, other mixtures are text.
+fn common_type(a: Option<Kind>, b: Option<Kind>) -> Option<Kind> {
     match (a, b) {
         (None, kind) | (kind, None) => kind,
         (Some(a), Some(b)) if a == b => Some(a),
@@ -214,7 +214,7 @@ fn converted(cell: &Cell, kind: Kind) -> Cell {
     }
 }
 
-/// The shortest text that reads back as the same value.
+/// Returns the shortest text that parses to the same value.
 fn text(cell: &Cell) -> String {
     match cell {
         Cell::Null => String::new(),
@@ -228,7 +228,7 @@ fn text(cell: &Cell) -> String {
 fn csv_cell(cell: &Cell) -> String {
     match cell {
         Cell::Null => String::new(),
-        // Unlike nothing.
+        // An empty text differs from a missing value.
         Cell::Text(text) if text.is_empty() => "\"\"".to_owned(),
         Cell::Bool(_) | Cell::Int(_) | Cell::Float(_) | Cell::Text(_) => quoted(&text(cell)),
     }
@@ -242,5 +242,6 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Rows of a group: large enough to compress well, small enough to be read one by one.
+/// Rows per group: large enough to compress well, small enough to be read one group at a time.
+/// Source: our choice; some ten megabytes with a hundred columns.
 const GROUP: usize = 100_000;

@@ -41,12 +41,12 @@ values = [
 ]
 "#;
 
-fn files(sweep: &str) -> impl Fn(&Path) -> io::Result<String> + Sync {
+fn files(sweep: &str) -> impl Fn(&Path) -> io::Result<Vec<u8>> + Sync {
     let sweep = sweep.to_owned();
     move |path| match path.to_str() {
-        Some("dir/sweep.toml") => Ok(sweep.clone()),
-        Some("dir/base.toml") => Ok(BASE.to_owned()),
-        Some("dir/cell.csv") => Ok("0,1000000\n1,2000000\n".to_owned()),
+        Some("dir/sweep.toml") => Ok(sweep.clone().into_bytes()),
+        Some("dir/base.toml") => Ok(BASE.into()),
+        Some("dir/cell.csv") => Ok(b"0,1000000\n1,2000000\n".to_vec()),
         _ => Err(io::ErrorKind::NotFound.into()),
     }
 }
@@ -59,8 +59,8 @@ fn jobs(n: usize) -> NonZeroUsize {
     NonZeroUsize::new(n).expect("some")
 }
 
-/// What a simulator would do: something that depends on the scenario only, with a number that needs
-/// all its digits.
+/// Stands in for the simulator: the result depends on the scenario only and contains a number that
+/// needs all of its digits.
 fn simulate(scenario: &Scenario) -> Result<Row, String> {
     let delay = scenario.networks[0].links.as_ref().expect("emulated").down.delay;
     if scenario.seed == 2 && delay.as_millis() == 20 {
@@ -282,7 +282,7 @@ fn parse_csv(text: &str) -> Vec<Vec<Option<String>>> {
     rows
 }
 
-/// The cells of a Parquet file, as the same texts.
+/// Returns the cells of a Parquet file as the same texts.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "every other type would be a mistake"

@@ -1,4 +1,4 @@
-//! The hub against the best network alone, at each point of a sweep.
+//! Comparison of the hub with the best network alone, at each point of a sweep.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,22 +7,23 @@ use hawser_netem::report::Spread;
 
 use super::table::Table;
 
-/// What is compared.
+/// Compared column.
 const COLUMN: &str = "goodput_bps.total";
-/// A share below this is worse than the best network alone; what is between it and one is within
-/// the spread of runs.
+/// Share below which a result is worse than the best network alone; shares between it and one are
+/// within the variation of runs. Source: docs/notebook/path-model.md, "What was asked of it, and
+/// what it reaches".
 const WORSE: f64 = 0.98;
 
-/// The hub's goodput as a share of the best single network's, at each combination of the other
-/// axes.
+/// Goodput of the hub as a share of that of the best single network, for each combination of the
+/// other axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Versus {
-    /// Medians over the seeds, with the fields that make the combination; the least first.
+    /// Medians over the seeds, with the fields of the combination; the smallest first.
     pub shares: Vec<(f64, String)>,
 }
 
 impl Versus {
-    /// Compares where the sweep has an axis `via` with `hub` and at least one `single:NETWORK`.
+    /// Compares if the sweep has an axis `via` with `hub` and at least one `single:NETWORK`.
     #[must_use]
     pub fn of(table: &Table, axes: &[&str]) -> Option<Self> {
         let place = |name: &str| table.columns.iter().position(|(known, _)| known == name);
@@ -49,20 +50,20 @@ impl Versus {
         (!shares.is_empty()).then_some(Self { shares })
     }
 
-    /// How many are worse than the best network alone.
+    /// Returns the number of points worse than the best network alone.
     #[must_use]
     pub fn worse(&self) -> usize {
         self.shares.iter().filter(|(share, _)| *share < WORSE).count()
     }
 
-    /// The share that half of them exceed.
+    /// Returns the median share.
     #[must_use]
     pub fn median(&self) -> f64 {
         self.shares[self.shares.len() / 2].0
     }
 }
 
-/// Of the medians over the seeds.
+/// Returns the share of the medians over the seeds.
 fn share(ways: BTreeMap<String, Vec<f64>>) -> Option<f64> {
     let (mut hub, mut best) = (None, None::<f64>);
     for (way, values) in ways {

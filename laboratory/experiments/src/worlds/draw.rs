@@ -1,12 +1,12 @@
-//! Random values of one feature, each from a stream of its own.
+//! Random values of one feature, each feature with its own stream.
 
 use hawser_netem::Random;
 use toml::{Table, Value};
 
 /// Random values of one feature of one world.
 ///
-/// A feature that is added later has another name, hence another stream, and leaves the values of
-/// all others as they are.
+/// A feature that is added later has another name and thus another stream, so the values of other
+/// features do not change.
 pub(super) struct Draw(Random);
 
 impl Draw {
@@ -14,13 +14,13 @@ impl Draw {
         Self(Random::new(seed, &format!("world:{feature}")))
     }
 
-    /// The stream of a feature that each network has.
+    /// Returns the stream of a feature that each network has.
     pub(super) fn of_network(seed: u64, feature: &str, network: usize) -> Self {
         Self::new(seed, &format!("{feature}:{network}"))
     }
 
     pub(super) fn chance(&mut self, probability: f64) -> bool {
-        // The draw is made in any case, so that a changed probability changes one decision only.
+        // The number is drawn in any case, so that a changed probability changes one decision only.
         self.0.uniform() < probability
     }
 
@@ -28,7 +28,8 @@ impl Draw {
         from + (to - from) * self.0.uniform()
     }
 
-    /// Uniform in the logarithm: as many values between 1 and 10 as between 10 and 100.
+    /// Draws from a log-uniform distribution: as many values between 1 and 10 as between 10 and
+    /// 100.
     pub(super) fn log_uniform(&mut self, from: f64, to: f64) -> f64 {
         self.uniform(from.ln(), to.ln()).exp()
     }
@@ -59,7 +60,7 @@ impl Draw {
     }
 }
 
-/// A number with few digits: what a person would type.
+/// Rounds a number to few digits, as a person would type it.
 pub(super) fn rounded(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;

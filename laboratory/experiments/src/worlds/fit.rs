@@ -1,12 +1,11 @@
 //! Distributions of networks, fitted to recordings of their rates.
 //!
-//! A recording is a text of one of the two forms of [`hawser_netem::Trace`]. It gives one rate for
-//! each second, and where single deliveries are recorded also the waits between them. Each
-//! distribution holds the deciles over all recordings, so that a draw has the values of networks
-//! that exist.
+//! A recording is a text in one of the two forms of [`hawser_netem::Trace`]. It yields one rate per
+//! second, and if single deliveries are recorded, also the waits between them. Each distribution
+//! holds the deciles over all recordings, so that drawn values are those of real networks.
 //!
-//! Limitations: recordings of rates hold no delay, loss or queue; ranges of these are chosen, and
-//! named, in `networks.rs`.
+//! Limitations: recordings of rates contain no delay, loss or queue; the ranges of these are
+//! chosen, with sources, in `networks.rs`.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,24 +14,24 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Deciles(Vec<f64>);
 
-/// Distributions of all quantities that recordings hold.
+/// Distributions of all quantities that recordings contain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fit {
-    /// Count of recordings.
+    /// Number of recordings.
     pub recordings: usize,
     /// Mean rate of a recording. Units: Mbit/s.
     pub mean_mbps: Deciles,
     /// Standard deviation of the logarithm of the rates of a recording's seconds.
     pub log_sd: Deciles,
-    /// Correlation of the logarithms of the rates of neighbouring seconds.
+    /// Correlation of the logarithms of the rates of consecutive seconds.
     pub correlation: Deciles,
     /// Share of seconds with less than [`OUTAGE_SHARE`] of the mean rate.
     pub outage_share: Deciles,
     /// Lengths of runs of such seconds, over all recordings. Units: seconds.
     pub outage_s: Deciles,
-    /// 99th percentile of the wait between two deliveries, less the mean wait, where single
-    /// deliveries are recorded. Units: milliseconds.
+    /// 99th percentile of the wait between two deliveries minus the mean wait, if single deliveries
+    /// are recorded. Units: milliseconds.
     pub wait_ms: Deciles,
 }
 
@@ -53,8 +52,7 @@ impl Deciles {
         Self((0..=10).map(at).collect())
     }
 
-    /// Returns the value that `share` of all values do not exceed, between deciles by
-    /// interpolation.
+    /// Returns the value that `share` of all values do not exceed, interpolated between deciles.
     #[must_use]
     pub fn quantile(&self, share: f64) -> f64 {
         let position = share.clamp(0.0, 1.0) * self.0.len().saturating_sub(1) as f64;
@@ -65,8 +63,8 @@ impl Deciles {
 }
 
 impl Fit {
-    /// The committed result of [`Self::of`] over the recordings that `docs/notebook/worlds.md`
-    /// names.
+    /// Returns the committed result of [`Self::of`] for the recordings of
+    /// `docs/notebook/worlds.md`.
     ///
     /// # Panics
     /// Never: a test reads the committed text.
@@ -78,7 +76,7 @@ impl Fit {
     /// Fits distributions to recordings.
     ///
     /// # Errors
-    /// The index of a recording that holds no rates, and the reason in one line.
+    /// Index of a recording without rates, and the reason in one line.
     pub fn of(recordings: &[String]) -> Result<Self, (usize, String)> {
         let mut fit = Samples::default();
         for (index, text) in recordings.iter().enumerate() {
@@ -95,7 +93,7 @@ impl Fit {
         })
     }
 
-    /// The table as it is committed.
+    /// Returns the table in its committed form.
     ///
     /// # Panics
     /// Never: numbers and lists of numbers are TOML.
@@ -152,7 +150,7 @@ impl Samples {
     }
 }
 
-/// Bit/s of each line `second,bytes_per_second`.
+/// Returns the rate in bit/s of each line `second,bytes_per_second`.
 fn steps(lines: &[&str]) -> Result<Vec<f64>, String> {
     let values = lines.iter().filter_map(|line| line.split_once(','));
     let rates = values.filter_map(|(_, bytes)| Some(bytes.trim().parse::<f64>().ok()? * 8.0));
@@ -163,14 +161,14 @@ fn steps(lines: &[&str]) -> Result<Vec<f64>, String> {
     Ok(rates)
 }
 
-/// Milliseconds of all deliveries of a packet of 1500 bytes.
+/// Returns the times of all deliveries of a packet of 1500 bytes. Units: ms.
 fn deliveries(lines: &[&str]) -> Result<Vec<u64>, String> {
     let lines = lines.iter().filter(|line| !line.is_empty());
     let times: Result<Vec<u64>, _> = lines.map(|line| line.parse::<u64>()).collect();
     times.map_err(|_| "has a line that is neither milliseconds nor `second,bytes_per_second`".to_owned())
 }
 
-/// Bit/s of each whole second.
+/// Returns the rate of each whole second. Units: bit/s.
 fn counted(times: &[u64]) -> Vec<f64> {
     let seconds = times.last().map_or(0, |last| last / 1000) as usize;
     let mut rates = vec![0.0; seconds];
@@ -182,7 +180,7 @@ fn counted(times: &[u64]) -> Vec<f64> {
     rates
 }
 
-/// The 99th percentile of waits between deliveries, less their mean.
+/// Returns the 99th percentile of waits between deliveries, minus their mean.
 fn late_wait(times: &[u64]) -> f64 {
     let mut waits: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     waits.sort_unstable();
@@ -191,7 +189,7 @@ fn late_wait(times: &[u64]) -> f64 {
     (late as f64 - mean).max(0.0)
 }
 
-/// Standard deviation, and correlation of neighbours.
+/// Returns standard deviation, and correlation of consecutive values.
 fn moments(values: &[f64]) -> (f64, f64) {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64;
@@ -207,8 +205,8 @@ fn round(value: f64) -> f64 {
 
 /// Bits of one delivery, a packet of 1500 bytes. Source: Mahimahi, `mm-link`.
 const DELIVERY_BITS: f64 = 12_000.0;
-/// Seconds below which a recording says nothing about neighbouring seconds. Source: 20 s, less
-/// than the shortest recorded walk (26 s).
+/// Minimum length of a recording for correlations of consecutive seconds. Source: 20 s, less than
+/// the shortest recorded walk (26 s).
 const MIN_SECONDS: usize = 20;
 
 #[cfg(test)]

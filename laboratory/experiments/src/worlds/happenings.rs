@@ -6,7 +6,7 @@ use super::draw::{Draw, millis, rate, table, text};
 use super::fit::Fit;
 use super::networks::{Drawn, MIN_RATE};
 
-/// Draws the courses of rates, failures and changes of all networks, in order of time.
+/// Draws the rate courses, failures and changes of all networks, in order of time.
 pub(super) fn events(seed: u64, seconds: f64, networks: &[Drawn], fit: &Fit) -> Vec<Table> {
     let mut events = Vec::new();
     for (number, network) in networks.iter().enumerate() {
@@ -39,7 +39,7 @@ fn event(at: f64, network: &str, direction: Option<&str>, set: Value) -> Timed {
     (at, event)
 }
 
-/// Times of events keep their milliseconds: rounding to two digits would put them together.
+/// Times of events keep their milliseconds, since rounding to two digits would make them equal.
 fn millis_exact(seconds: f64) -> Value {
     Value::String(format!("{}ms", (seconds * 1000.0).round() as u64))
 }
@@ -52,7 +52,7 @@ fn set_rate(at: f64, network: &Drawn, share: f64, events: &mut Vec<Timed>) {
     }
 }
 
-/// Draws one to four steps to a tenth up to the double of the mean.
+/// Draws one to four rate steps, each from a tenth to twice the mean.
 fn steps(draw: &mut Draw, seconds: f64, network: &Drawn, events: &mut Vec<Timed>) {
     for _ in 0..=draw.index(4) {
         let at = draw.uniform(0.5, seconds - 0.5);
@@ -60,8 +60,8 @@ fn steps(draw: &mut Draw, seconds: f64, network: &Drawn, events: &mut Vec<Timed>
     }
 }
 
-/// Rates of each second by a model of the recordings: their logarithm is an autoregressive process
-/// of first order around the mean, with outages of recorded share and length.
+/// Draws the rate of each second by a model of the recordings: its logarithm is an autoregressive
+/// process of first order around the mean, with outages of recorded share and length.
 fn modelled(draw: &mut Draw, seconds: f64, network: &Drawn, fit: &Fit, events: &mut Vec<Timed>) {
     let sd = fit.log_sd.quantile(draw.uniform(0.0, 1.0));
     let correlation = fit.correlation.quantile(draw.uniform(0.0, 1.0)).clamp(0.0, 0.95);
@@ -86,7 +86,7 @@ fn modelled(draw: &mut Draw, seconds: f64, network: &Drawn, fit: &Fit, events: &
     }
 }
 
-/// Another delay or loss from a moment on: one network in five.
+/// Draws a change of delay or loss at a random time, in one network of five.
 fn changes(draw: &mut Draw, seconds: f64, network: &Drawn, events: &mut Vec<Timed>) {
     let (is_none, is_delay) = (draw.chance(0.8), draw.chance(0.6));
     let at = draw.uniform(1.0, seconds - 1.0);
@@ -102,7 +102,7 @@ fn changes(draw: &mut Draw, seconds: f64, network: &Drawn, events: &mut Vec<Time
     events.push(event(at, &network.name, None, Value::Table(set)));
 }
 
-/// No to three failures of 0.2 to 6 s, most without a sign, some for good.
+/// Draws zero to three failures of 0.2 to 6 s, most of them without notice, some permanent.
 fn outages(draw: &mut Draw, seconds: f64, networks: &[Drawn], events: &mut Vec<Timed>) {
     let count = draw.weighted(&[(0, 0.4), (1, 0.35), (2, 0.15), (3, 0.1)]);
     let mut free_from = vec![0.05; networks.len()];
@@ -127,7 +127,7 @@ fn outages(draw: &mut Draw, seconds: f64, networks: &[Drawn], events: &mut Vec<T
     }
 }
 
-/// Translators that lose all mappings: one of those that exist in seven.
+/// Draws a loss of all mappings in one of seven translators.
 fn flushes(seed: u64, seconds: f64, networks: &[Drawn], events: &mut Vec<Timed>) {
     for (number, network) in networks.iter().enumerate() {
         let mut draw = Draw::of_network(seed, "flush", number);
@@ -154,7 +154,7 @@ pub(super) fn workloads(seed: u64, networks: &[Drawn]) -> Vec<Table> {
     all
 }
 
-/// Draws one to four downloads of fixed size; the world ends with them.
+/// Draws one to four downloads of fixed size; the world ends with the last one.
 fn pages(draw: &mut Draw) -> Vec<Table> {
     let page = |kilobytes: f64| {
         let size = text(&format!("{}kB", kilobytes.round()));
@@ -216,19 +216,20 @@ fn mixed(seed: u64, networks: &[Drawn]) -> Vec<Table> {
     all
 }
 
-/// A call: 50 packets a second. Source: G.711 with 20 ms of sound, 64 kbit/s in packets of 160
-/// bytes and 12 of RTP (RFC 3551 section 4.5.14).
+/// Payload of a call, with 50 packets per second. Source: G.711 with 20 ms of sound, 64 kbit/s in
+/// packets of 160 bytes and 12 of RTP (RFC 3551 section 4.5.14).
 const CALL_KBIT: f64 = 68.8;
 const CALL_SIZE: i64 = 172;
 /// A video call in 1080p. Source: the project's own live scenarios (`scenarios/live`).
 const VIDEO_KBIT: f64 = 4000.0;
-/// Rate of the datagrams of one size that test the path MTU: few enough to change nothing else.
+/// Rate of the datagrams of one size that test the path MTU, low enough to affect nothing else.
+/// Source: our choice, some ten datagrams a second.
 const SIZES_KBIT: f64 = 100.0;
-/// Rate of an outage that a recording shows as no byte: the format has no rate of zero, and one
-/// packet in 1.2 s is as good as none. Units: bit/s.
+/// Rate during a recorded outage without a byte, since the format has no rate of zero. Source:
+/// equivalent to one packet in 1.2 s. Units: bit/s.
 const MIN_STEP: f64 = 10e3;
-/// Rate that a course does not exceed, as [`MIN_RATE`] bounds what it is drawn from; see
-/// `networks.rs` on the time that a world takes. Units: bit/s.
+/// Maximum rate of a course. Source: twice `MAX_SUM` of `networks.rs`, which explains the processor
+/// time of a world. Units: bit/s.
 const MAX_STEP: f64 = 160e6;
-/// A course never begins below this share of what the slowest network has.
+/// Minimum initial rate of a course, as a share of the slowest network's rate.
 const _: () = assert!(MIN_STEP < MIN_RATE);

@@ -1,16 +1,16 @@
 //! Runs a world over the tunnel and over its baselines, and judges each property.
 //!
-//! Baselines run in the simulator only, under the same settings and events. A network's treatment
-//! of UDP alone (a policer, a block) applies to all protocols of a baseline: the daemon answers a
-//! block of UDP with TLS, which the simulator does not have, so that a baseline of TCP would
-//! measure a network that the tunnel cannot use.
+//! Baselines run in the simulator only, with the same settings and events. A network's treatment of
+//! UDP alone (a policer, a block) applies to all protocols of a baseline: the daemon reacts to
+//! blocked UDP with TLS, which the simulator does not have, so a TCP baseline would measure a
+//! network that the tunnel cannot use.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hawser_netem::oracle::delay::{Earliest, bound_delays};
 use hawser_netem::report::{Finding, Report};
-use hawser_netem::scenario::{Beside, Direction, Network, Scenario, Tcp, Usage, Via, Workload};
+use hawser_netem::scenario::{CompetingSystem, Direction, Network, Scenario, Tcp, Usage, Via, Workload};
 use hawser_netem::{Capacity, Protocol};
 use hawser_sim::run::{self, Watch};
 use hawser_units::Rate;
@@ -22,16 +22,16 @@ use super::properties::tolerance as limits;
 use super::properties::{Property, Violation};
 use super::working::Working;
 
-/// Measures of a world and the properties that it does not have.
+/// Measures of a world, and the properties that it violates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
     /// Measures by name; shares are of the limit without its tolerance.
     pub measures: BTreeMap<String, f64>,
-    /// Properties that do not hold.
+    /// Violated properties.
     pub violations: Vec<Violation>,
 }
 
-/// Judges a scenario by the properties in `asked`.
+/// Judges a scenario by the properties `asked`.
 ///
 /// A panic of the simulated machines is a violation of [`Property::Runs`].
 #[must_use]
@@ -50,7 +50,7 @@ pub fn judge(scenario: &Scenario, asked: &[Property]) -> Judgement {
 }
 
 impl Judgement {
-    /// The judgement of a world that cannot run, with the reason in one line.
+    /// Returns the judgement of a world that cannot run, with the reason in one line.
     #[must_use]
     pub fn failed(problem: String) -> Self {
         let violation = Violation {
@@ -142,7 +142,7 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    /// Notes a measure, and a violation unless the value is at least the limit.
+    /// Records a measure, and a violation if the value is below the limit.
     fn check_minimum(&mut self, property: Property, (value, base, limit): (f64, f64, f64), detail: String) {
         let share = if base > 0.0 { value / base } else { 1.0 };
         self.note(property, share, f64::min);
@@ -192,7 +192,7 @@ impl<'a> Judge<'a> {
     fn workloads(&self, wants: fn(&Workload) -> bool) -> Vec<usize> {
         let all = self.scenario.workloads.iter().enumerate();
         let own =
-            all.filter(|(index, workload)| !self.scenario.beside.contains_key(index) && wants(workload));
+            all.filter(|(index, workload)| !self.scenario.competing.contains_key(index) && wants(workload));
         own.map(|(index, _)| index).collect()
     }
 
@@ -245,7 +245,7 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    /// The time until the last page is there, of a report; infinite where one is missing.
+    /// Returns the completion time of the last page; infinite if one is incomplete.
     fn loaded(&self, report: &Report) -> f64 {
         let times = self
             .workloads(|workload| matches!(workload, Workload::Http { .. }))
@@ -349,7 +349,7 @@ impl<'a> Judge<'a> {
         self.check_minimum(Property::Sizes, (own, 1.0, limit), detail);
     }
 
-    /// Count of events that end or begin a failure.
+    /// Returns the number of events that start or end a failure.
     fn failures(&self) -> f64 {
         let events = self.scenario.events.iter();
         events.filter(|event| event.change.state.is_some()).count() as f64
@@ -375,11 +375,11 @@ impl<'a> Judge<'a> {
 
     fn settings(&mut self, working: &Working) {
         let seconds = self.own.duration_s;
-        let is_shared: Vec<&Beside> = self.scenario.beside.values().collect();
+        let is_shared: Vec<&CompetingSystem> = self.scenario.competing.values().collect();
         for (number, network) in self.scenario.networks.iter().enumerate() {
             let has_rival = is_shared
                 .iter()
-                .any(|other| matches!(other, Beside::Single(name) if *name == network.name));
+                .any(|other| matches!(other, CompetingSystem::Single(name) if *name == network.name));
             if has_rival {
                 continue;
             }
@@ -458,8 +458,8 @@ fn report(scenario: &Scenario, via: &Via) -> Result<Report, String> {
     Ok(outcome.report)
 }
 
-/// Networks that a baseline may use: none that blocks UDP, and backups only where there is nothing
-/// else.
+/// Returns the networks that a baseline may use: without networks that block UDP, and with backups
+/// only if there is no other network.
 fn usable(scenario: &Scenario) -> Vec<&Network> {
     let networks = || scenario.networks.iter().filter(|network| !network.blocks_udp);
     let is_backup = |network: &&Network| network.usage.priority == Priority::Backup;
@@ -471,7 +471,7 @@ fn usable(scenario: &Scenario) -> Vec<&Network> {
     }
 }
 
-/// The scenario with its [`usable`] networks, for a baseline that uses all at once.
+/// Returns the scenario with its [`usable`] networks, for a baseline that uses all at once.
 fn only_usable(scenario: Scenario) -> Scenario {
     let names: Vec<String> = usable(&scenario)
         .iter()
@@ -490,18 +490,18 @@ fn only_usable(scenario: Scenario) -> Scenario {
         stays
     });
     left.networks.retain(|network| names.contains(&network.name));
-    // A rival on a removed network competes with none: it moves to the first network.
+    // Competing traffic of a removed network moves to the first network.
     let first = names[0].clone();
-    for other in left.beside.values_mut() {
-        if matches!(other, Beside::Single(name) if !names.contains(name)) {
-            *other = Beside::Single(first.clone());
+    for other in left.competing.values_mut() {
+        if matches!(other, CompetingSystem::Single(name) if !names.contains(name)) {
+            *other = CompetingSystem::Single(first.clone());
         }
     }
     left
 }
 
-/// The scenario of baselines: treatment of UDP applies to all protocols, ports do not change, which
-/// ends a connection without a tunnel, and a cap is the rate of a link.
+/// Returns the scenario of baselines: treatment of UDP applies to all protocols, translators keep
+/// ports (a change would end a connection without a tunnel), and a cap is the rate of a link.
 fn baseline(scenario: &Scenario) -> Scenario {
     let mut base = scenario.clone();
     for network in &mut base.networks {
@@ -548,8 +548,8 @@ fn hold_to(capacity: &mut Capacity, cap: Option<Rate>) {
     }
 }
 
-/// Share of the datagrams that can arrive in time that arrive within `within` of the earliest
-/// possible moment; `None` where none can.
+/// Returns the share of deliverable datagrams that arrive within `within` of the earliest possible
+/// time; `None` if none is deliverable.
 fn timely_share(finding: &Finding, bound: &Earliest, within: u64) -> Option<f64> {
     let Finding::Udp { sent, arrivals, .. } = finding else {
         return None;
@@ -577,7 +577,7 @@ fn arrived(finding: &Finding, after: f64) -> f64 {
     received as f64 / (sent - from).max(1) as f64
 }
 
-/// Share of requests that are answered, and their count.
+/// Returns the share of answered requests, and the number of requests.
 fn answered(finding: &Finding) -> (f64, f64) {
     let Finding::Ping { sent, received, .. } = finding else {
         return (1.0, 0.0);
@@ -585,7 +585,7 @@ fn answered(finding: &Finding) -> (f64, f64) {
     (*received as f64 / (*sent).max(1) as f64, *sent as f64)
 }
 
-/// Runs of empty bins, as first and one past the last.
+/// Returns runs of empty bins, as index of the first and index after the last.
 fn pauses(bins: &[u64]) -> Vec<(usize, usize)> {
     let mut pauses = Vec::new();
     let mut from = None;
@@ -680,8 +680,8 @@ mod tests {
 
     #[test]
     fn a_scheduler_that_takes_one_network_in_turn_is_found_out() {
-        // Packets in turn are bound by the slower network, which is far slower here. Without the
-        // call, beside which a transfer leaves the slow network alone.
+        // The slower network limits round robin, and is far slower here. The call is removed, since
+        // a transfer would avoid the slow network during a call.
         let mut crippled = scenario(TWO);
         crippled.workloads.truncate(1);
         crippled.schedulers = vec![(Class::Bulk, "round-robin".to_owned())];

@@ -1,14 +1,14 @@
-//! Failures of worlds that are known: by property and cause, in a list that may only shrink.
+//! Known failures of worlds, by property and cause, in a list that may only shrink.
 //!
-//! Each entry names the seeds whose worlds fail by it and a shrunken scenario. A test fails when a
-//! world of the list no longer fails, so that a defect that is repaired leaves the list, and when a
-//! world outside of the list fails.
+//! Each entry names the seeds of failing worlds and a shrunken scenario. A test fails when a listed
+//! world no longer fails, so that a repaired defect leaves the list, and when an unlisted world
+//! fails.
 
 use serde::Deserialize;
 
 use super::properties::{Property, Violation};
 
-/// The list.
+/// List of known failures.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
@@ -17,11 +17,11 @@ pub struct Known {
     pub failures: Vec<KnownFailure>,
 }
 
-/// Worlds that fail by one property and one cause.
+/// Worlds that violate one property by one cause.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownFailure {
-    /// The property that does not hold.
+    /// Violated property.
     pub property: Property,
     /// Cause, in a sentence.
     pub cause: String,
@@ -33,23 +33,23 @@ pub struct KnownFailure {
 }
 
 impl Known {
-    /// Reads the list.
+    /// Parses the list.
     ///
     /// # Errors
-    /// The text is no such list, in one line.
+    /// When the text is invalid; the message is one line.
     pub fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text)
             .map_err(|error| error.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Returns whether the list has this violation of the world of a seed.
+    /// Returns whether the list contains this violation by the world of a seed.
     #[must_use]
     pub fn has(&self, seed: u64, property: Property) -> bool {
         let mut failures = self.failures.iter();
         failures.any(|known| known.property == property && known.seeds.contains(&seed))
     }
 
-    /// Returns the violations of the world of a seed that are not in the list.
+    /// Returns the violations by the world of a seed that are not in the list.
     #[must_use]
     pub fn unknown<'a>(&self, seed: u64, violations: &'a [Violation]) -> Vec<&'a Violation> {
         let new = |violation: &&Violation| !self.has(seed, violation.property);

@@ -1,4 +1,4 @@
-//! Properties that must hold in situations that no author chose: worlds that are drawn from seeds.
+//! Properties that must hold in situations that no author chose: worlds drawn from seeds.
 //!
 //! ```text
 //!   seed -> [ World::draw ] -> scenario -> [ judge: tunnel, baselines ] -> measures, violations
@@ -7,15 +7,16 @@
 //! ```
 //!
 //! - `fit.rs` fits distributions to recordings; `networks.rs` and `happenings.rs` draw from them.
-//! - `properties.rs` lists the properties with reason, tolerance and cover.
-//! - `judge.rs` runs a world and its baselines; `working.rs` says which networks work when.
-//! - `shrink.rs` removes from a failing world what its failure does not need.
-//! - `known.rs` reads the list of failures that are known, which may only shrink.
-//! - `outcome.rs` and `summary.rs` store results and sum them up.
+//! - `properties.rs` lists the properties with reason, tolerance and coverage.
+//! - `judge.rs` runs a world and its baselines; `working.rs` determines which networks work at
+//!   which time.
+//! - `shrink.rs` removes parts of a failing world that its failure does not need.
+//! - `known.rs` reads the list of known failures, which may only shrink.
+//! - `outcome.rs` and `summary.rs` store and summarize results.
 //!
 //! Scope: the simulator, tunnels with a hub, TCP as packets and as streams. Limitations: no
-//! restarts of programs, no second client, no quotas, no IPv6, no direct mode; UDP blocks have no
-//! fall-back to TLS.
+//! restarts of programs, no second client, no quotas, no IPv6, no direct mode, no fall-back to TLS
+//! when UDP is blocked.
 
 mod draw;
 mod fit;
@@ -39,6 +40,6 @@ pub use shrink::shrink;
 pub use summary::Summary;
 pub use world::World;
 
-/// First seed that is kept aside. Source: seeds below are for work on defects, so that those above
+/// First reserved seed. Source: lower seeds are for work on defects, so that the reserved ones
 /// judge a release that was not tuned to them.
 pub const FIRST_ASIDE: u64 = 5_001;

@@ -1,11 +1,12 @@
-//! Networks of a world: each quantity from a distribution, fitted where recordings hold it.
+//! Networks of a world: each quantity is drawn from a distribution, fitted to recordings if they
+//! contain the quantity.
 
 use toml::{Table, Value};
 
 use super::draw::{Draw, kibibytes, millis, rate, rounded, table, text};
 use super::fit::Fit;
 
-/// A drawn network, before it is written down.
+/// A drawn network, before it is written as TOML.
 pub(super) struct Drawn {
     pub(super) name: String,
     /// Mean rates. Units: bit/s.
@@ -112,7 +113,7 @@ fn delays(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     up.insert("delay".to_owned(), millis(delay * draw.uniform(0.6, 1.4)));
 }
 
-/// Jitter in half of all networks, at most as large as recorded waits between deliveries.
+/// Draws jitter in half of all networks, at most as large as recorded waits between deliveries.
 fn jitter(draw: &mut Draw, fit: &Fit, down: &mut Table, up: &mut Table) {
     let (is_steady, reorders) = (draw.chance(0.5), draw.chance(0.25));
     let sd = fit.wait_ms.quantile(draw.uniform(0.0, 1.0)) * draw.uniform(0.1, 1.0);
@@ -129,9 +130,9 @@ fn jitter(draw: &mut Draw, fit: &Fit, down: &mut Table, up: &mut Table) {
     }
 }
 
-/// Random loss of 0.01 to 3 % in four of ten networks, a third of them in bursts, one direction in
-/// six of ten. Source: 3 % is where CUBIC gets less than 1 Mbit/s over 40 ms (RFC 9438 section
-/// 5.1).
+/// Draws random loss of 0.01 to 3 % in four of ten networks, a third of them in bursts, one
+/// direction in six of ten. Source: at 3 % CUBIC gets less than 1 Mbit/s over 40 ms (RFC 9438
+/// section 5.1).
 fn losses(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     let (is_clean, is_bursty) = (draw.chance(0.6), draw.chance(0.33));
     let direction = draw.pick(&[
@@ -166,14 +167,14 @@ fn losses(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     }
 }
 
-/// Queues of 5 ms to 5 s at the link's rate, each direction its own.
+/// Draws queues of 5 ms to 5 s at the link's rate, separately for each direction.
 fn queues(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     for link in [down, up] {
         link.insert("queue".to_owned(), millis(draw.log_uniform(5.0, 5000.0)));
     }
 }
 
-/// Token buckets in one network of seven.
+/// Draws token buckets in one network of seven.
 fn bursts(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     let (is_line, kib) = (draw.chance(0.85), draw.log_uniform(8.0, 256.0));
     if !is_line {
@@ -182,8 +183,8 @@ fn bursts(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     }
 }
 
-/// Path MTU in three of ten networks. Source: RFC 8200 section 5 (1280), mobile carriers (1400,
-/// 1420), GRE and PPPoE (1476, 1492), jumbo frames (9000).
+/// Draws the path MTU in three of ten networks. Source: RFC 8200 section 5 (1280), mobile carriers
+/// (1400, 1420), GRE and PPPoE (1476, 1492), jumbo frames (9000).
 fn path_mtu(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     let (is_plain, answers) = (draw.chance(0.7), draw.chance(0.4));
     let size = draw.pick(&[1280, 1340, 1400, 1420, 1436, 1476, 1492, 1492, 1500, 9000]);
@@ -198,9 +199,9 @@ fn path_mtu(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     down.insert("mtu".to_owned(), Value::Table(mtu));
 }
 
-/// Policers in one network of eight, of 5 to 80 % of the link's rate, one in three from a later
-/// moment on. Source: Flach et al., SIGCOMM 2016, section 4: 2 to 7 % of lossy transfers worldwide,
-/// up to 28 % in single regions, and buckets of 10 to 500 kB.
+/// Draws policers in one network of eight, of 5 to 80 % of the link's rate, one in three from a
+/// later time on. Source: Flach et al., SIGCOMM 2016, section 4: 2 to 7 % of lossy transfers
+/// worldwide, up to 28 % in single regions, and buckets of 10 to 500 kB.
 fn policers(draw: &mut Draw, (down_bps, up_bps): (f64, f64), down: &mut Table, up: &mut Table) {
     let (is_none, is_late, only_udp) = (draw.chance(0.88), draw.chance(0.33), draw.chance(0.4));
     let share = draw.log_uniform(0.05, 0.8);
@@ -225,8 +226,8 @@ fn policers(draw: &mut Draw, (down_bps, up_bps): (f64, f64), down: &mut Table, u
     }
 }
 
-/// Networks that throttle UDP to 64 kbit/s after a time, in one network of forty. Source: the rate
-/// that operators leave after a quota.
+/// Draws throttling of UDP to 64 kbit/s after some time, in one network of forty. Source: rate of
+/// operators after a used-up quota.
 fn late_throttle(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     let (is_open, from) = (draw.chance(0.975), draw.uniform(2.0, 8.0));
     if is_open {
@@ -243,7 +244,7 @@ fn late_throttle(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     }
 }
 
-/// Routers that mark, clear or drop ECN bits: one network in seven.
+/// Draws routers that mark, clear or drop ECN bits, in one network of seven.
 fn ecn(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     let (is_plain, treatment) = (
         draw.chance(0.86),
@@ -255,7 +256,7 @@ fn ecn(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     }
 }
 
-/// Modems that stop after a large packet: one in fifty.
+/// Draws modems that hang after a large packet, in one network of fifty.
 fn hang(draw: &mut Draw, up: &mut Table) {
     let (is_sound, above) = (draw.chance(0.98), draw.pick(&[1400, 1436, 1472]));
     let seconds = draw.uniform(1.0, 8.0);
@@ -268,8 +269,8 @@ fn hang(draw: &mut Draw, up: &mut Table) {
     }
 }
 
-/// Settings of a user: a cap in one network of eight, overflow or backup in one of eight. The first
-/// network is always used, so that another use means something.
+/// Draws a user's settings: a cap in one network of eight, overflow or backup in one of eight. The
+/// first network has normal use, so that other uses have an effect.
 fn usage(draw: &mut Draw, number: usize, (down_bps, up_bps): (f64, f64), network: &mut Table) {
     let (is_open, is_plain, is_backup) = (draw.chance(0.88), draw.chance(0.88), draw.chance(0.6));
     let share = draw.log_uniform(0.1, 1.0);
@@ -283,8 +284,8 @@ fn usage(draw: &mut Draw, number: usize, (down_bps, up_bps): (f64, f64), network
     }
 }
 
-/// Translators in half of all networks. Source: RFC 4787 section 4.3 wants 2 minutes or more; real
-/// ones forget sooner.
+/// Draws translators in half of all networks. Source: RFC 4787 section 4.3 requires 2 minutes or
+/// more; real ones have shorter timeouts.
 fn nat(draw: &mut Draw) -> Option<Table> {
     let (is_none, changes) = (draw.chance(0.5), draw.chance(0.3));
     let seconds = draw.log_uniform(3.0, 300.0);
@@ -296,10 +297,11 @@ fn nat(draw: &mut Draw) -> Option<Table> {
     })
 }
 
-/// Counts of networks with their weights. Source: a laptop has two, a car or a boat up to six.
+/// Numbers of networks with their weights. Source: a laptop has two, a car or a boat up to six.
 const COUNTS: [(usize, f64); 6] = [(1, 0.1), (2, 0.35), (3, 0.25), (4, 0.15), (5, 0.08), (6, 0.07)];
-/// Largest sum of all mean rates; above it all are scaled alike. Source: a world must take seconds,
-/// at 3 s of processor time for each gigabit that is simulated. Units: bit/s.
+/// Maximum sum of all mean rates; above it, all are scaled down. Source: a world must take seconds,
+/// at 3 s of processor time per simulated gigabit. Units: bit/s.
 const MAX_SUM: f64 = 80e6;
-/// Slowest mean rate. Source: 128 kbit/s, what operators leave after a quota. Units: bit/s.
+/// Minimum mean rate. Source: 128 kbit/s, the rate of operators after a used-up quota. Units:
+/// bit/s.
 pub(super) const MIN_RATE: f64 = 128e3;

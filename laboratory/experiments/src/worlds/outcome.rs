@@ -1,4 +1,4 @@
-//! Results of worlds as JSON lines, which an interrupted run goes on with.
+//! Results of worlds as JSON lines, with which an interrupted run resumes.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -19,24 +19,24 @@ pub struct Outcome {
     /// Measures and violations.
     #[serde(flatten)]
     pub judgement: Judgement,
-    /// Processor time that it took, about. Units: seconds.
+    /// Approximate processor time of the world. Units: seconds.
     pub seconds: f64,
 }
 
 /// Appends a result in one write.
 ///
 /// # Errors
-/// The system's.
+/// When the file system fails.
 pub fn append(path: &Path, outcome: &Outcome) -> io::Result<()> {
     let line = serde_json::to_string(outcome)? + "\n";
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     file.write_all(line.as_bytes())
 }
 
-/// Reads the results of a file by seed, the last of each; a line that a kill cut short is skipped.
+/// Reads the results of a file by seed, the last of each; an incomplete line is skipped.
 ///
 /// # Errors
-/// The system's, but a file that does not exist holds no results.
+/// When the file system fails; a missing file contains no results.
 pub fn read(path: &Path) -> io::Result<BTreeMap<u64, Outcome>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,

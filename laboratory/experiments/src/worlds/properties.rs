@@ -1,4 +1,4 @@
-//! Properties that each world must have: reason, tolerance, and what each covers, in one table.
+//! Properties of all worlds in one table: reason, tolerance and coverage.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +10,11 @@ pub enum Property {
     Runs,
     /// Transfers are as fast as over the best network alone.
     GoodputAlone,
-    /// Transfers are as fast as with packets in turn over all networks.
+    /// Transfers are as fast as with round robin over all networks.
     GoodputRoundRobin,
     /// TCP is as fast as the kernel's MPTCP.
     GoodputMptcp,
-    /// Downloads of a fixed size end as soon as over the best network alone.
+    /// Downloads of a fixed size finish as early as over the best network alone.
     Pages,
     /// Datagrams of calls, games and video arrive in time as often as over the best network alone.
     Timely,
@@ -22,17 +22,17 @@ pub enum Property {
     BulkDatagrams,
     /// Requests are answered as often as over the best network alone.
     Answers,
-    /// No connection stops for good while a network works.
+    /// No connection stops permanently while a network works.
     Alive,
-    /// No transfer pauses for longer than detection and a second while a network works.
+    /// No transfer pauses for longer than detection plus one second while a network works.
     Pauses,
     /// Datagrams of all sizes pass while a network works.
     Sizes,
-    /// No network carries more than its cap, and a backup nothing while another network works.
+    /// No network transfers more than its cap, and a backup nothing while another network works.
     Settings,
     /// The reorder buffer stays within its bound.
     ReorderMemory,
-    /// The queue at the entrance stays within its bound.
+    /// The queue at the tunnel's entrance stays within its bound.
     EntranceQueue,
 }
 
@@ -41,9 +41,9 @@ pub enum Property {
 pub struct Description {
     /// Reason why a user wants it.
     pub reason: &'static str,
-    /// Tolerance, and where it is from.
+    /// Tolerance, and its source.
     pub tolerance: &'static str,
-    /// Modes and workloads that it covers.
+    /// Covered modes and workloads.
     pub covers: &'static str,
 }
 
@@ -66,7 +66,7 @@ impl Property {
         Self::Timely,
     ];
 
-    /// The name in files and reports.
+    /// Returns the name in files and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -87,14 +87,14 @@ impl Property {
         }
     }
 
-    /// The property with this name.
+    /// Returns the property with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|property| property.name() == name)
     }
 
-    /// True for properties whose violations are a defect of function; false for those whose
-    /// distribution is a measure of quality.
+    /// Returns true for properties whose violation is a functional defect, and false for those
+    /// whose distribution measures quality.
     #[must_use]
     pub const fn is_functional(self) -> bool {
         match self {
@@ -115,7 +115,7 @@ impl Property {
         }
     }
 
-    /// Reason, tolerance and cover.
+    /// Returns reason, tolerance and coverage.
     #[must_use]
     pub const fn description(self) -> Description {
         match self {
@@ -199,21 +199,21 @@ impl Property {
     }
 }
 
-/// A property that a world does not have.
+/// Violation of a property by a world.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Violation {
-    /// The property.
+    /// Violated property.
     pub property: Property,
     /// Measured value.
     pub value: f64,
-    /// Limit of the value: its minimum or its maximum.
+    /// Limit of the value, a minimum or a maximum.
     pub limit: f64,
-    /// Detail in words: unit and workload.
+    /// Unit and workload, in words.
     pub detail: String,
 }
 
 impl Violation {
-    /// Distance of the value from its limit, as a share of the limit.
+    /// Returns the distance of the value from its limit, as a share of the limit.
     #[must_use]
     pub fn severity(&self) -> f64 {
         (self.value - self.limit).abs() / self.limit.abs().max(f64::MIN_POSITIVE)
@@ -245,13 +245,13 @@ pub(super) mod tolerance {
     pub(in super::super) const CALL_BPS: u64 = 500_000;
     /// Source: a video of 4 Mbit/s and a quarter. Units: bit/s.
     pub(in super::super) const VIDEO_BPS: u64 = 5_000_000;
-    /// Source: what resolvers repeat without anybody noticing.
+    /// Source: share of queries that resolvers repeat without a noticeable effect.
     pub(in super::super) const ANSWERS: f64 = 0.02;
     /// Source: `SUSPECT_FOR` of `hawser-proto`.
     pub(in super::super) const SUSPICION: Duration = Duration::from_millis(400);
     /// Source: the second that the property grants.
     pub(in super::super) const GRACE: Duration = Duration::from_secs(1);
-    /// Source: the accuracy that a meter of an operator has, and what probes need.
+    /// Source: the accuracy of an operator's meter, plus the probes.
     pub(in super::super) const CAP: f64 = 1.05;
     /// Source: a probe of 100 bytes every 100 ms is 8 kbit/s, 1 % of a slow network; twice that.
     pub(in super::super) const BACKUP: f64 = 0.02;
@@ -262,7 +262,7 @@ pub(super) mod tolerance {
     pub(in super::super) const LARGE: u64 = 1252;
     /// Source: `capacity` of the resequencer's default configuration. Units: packets.
     pub(in super::super) const REORDER: f64 = 16_384.0;
-    /// Source: `KEPT_PACKETS` of a session. Units: bytes.
+    /// Source: `RETRANSMISSION_BUFFERS` of a session. Units: bytes.
     pub(in super::super) const ENTRANCE: f64 = 16_384.0 * 1500.0;
 }
 

@@ -1,8 +1,8 @@
-//! Reduces a failing world to a scenario of few lines that still fails.
+//! Reduces a failing world to a minimal scenario that still fails.
 //!
-//! It removes events, networks and workloads, then features of what is left, shortens the world and
-//! rounds its numbers; each step stays only if the world still fails. It ends when no step can be
-//! made, or after a budget of runs.
+//! It removes events, networks and workloads, then features of the rest, shortens the world and
+//! rounds its numbers; a step is kept only if the world still fails. It ends when no step succeeds,
+//! or after a budget of runs.
 
 use toml::{Table, Value};
 
@@ -11,8 +11,8 @@ use super::world::{World, tables};
 
 /// Returns a smaller world for which `still_fails` is true, after at most `budget` calls of it.
 ///
-/// A caller asks `still_fails` for half of the first severity: a world near the limit may fail for
-/// another reason than the one at hand.
+/// Callers test `still_fails` against half of the original severity, because a world near the limit
+/// may fail for another reason.
 #[must_use]
 pub fn shrink(world: &World, budget: usize, still_fails: &mut dyn FnMut(&World) -> bool) -> World {
     let mut shrinking = Shrinking {
@@ -41,7 +41,7 @@ struct Shrinking<'a> {
 }
 
 impl Shrinking<'_> {
-    /// Takes a smaller world if it fails. Returns whether it does.
+    /// Replaces the world by a smaller one if that fails. Returns whether it does.
     fn try_world(&mut self, table: Table) -> bool {
         let world = World::of_table(table);
         if self.left == 0 || world == self.best || world.scenario().is_err() {
@@ -55,7 +55,7 @@ impl Shrinking<'_> {
         fails
     }
 
-    /// Removes runs of elements, half of all at first, single ones at last.
+    /// Removes ranges of elements, first half of all, finally single ones.
     fn remove_elements(&mut self, array: &str) {
         let mut length = tables(self.best.table(), array).len().div_ceil(2);
         while length > 0 {
@@ -70,7 +70,7 @@ impl Shrinking<'_> {
         }
     }
 
-    /// Removes what a scenario can do without, key by key.
+    /// Removes optional keys, one by one.
     fn remove_keys(&mut self) {
         for path in paths(self.best.table()) {
             let is_needed = path.last().is_some_and(|key| NEEDED.contains(&key.as_str()));
@@ -112,7 +112,7 @@ impl Shrinking<'_> {
     }
 }
 
-/// The table without some elements of an array, and without what names them.
+/// Returns the table without some elements of an array, and without references to them.
 fn without(table: &Table, array: &str, from: usize, length: usize) -> Table {
     let mut table = table.clone();
     let removed: Vec<String> = tables(&table, array)
@@ -142,7 +142,7 @@ fn without(table: &Table, array: &str, from: usize, length: usize) -> Table {
     table
 }
 
-/// Paths of all values that are no tables or arrays, and of all tables within tables.
+/// Returns the paths of all values except tables and arrays, and of all nested tables.
 fn paths(table: &Table) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for (key, value) in table {
@@ -182,7 +182,7 @@ fn find<'a>(table: &'a mut Table, path: &[String]) -> Option<&'a mut Value> {
     Some(value)
 }
 
-/// Removes a key of a table. Returns whether it was there; elements of arrays stay.
+/// Removes a key of a table. Returns whether it existed; elements of arrays stay.
 fn remove(table: &mut Table, path: &[String]) -> bool {
     let Some((key, parents)) = path.split_last() else {
         return false;
@@ -198,19 +198,19 @@ fn number_of(value: Option<&Value>, unit: &str) -> Option<f64> {
     value?.as_str()?.strip_suffix(unit)?.parse().ok()
 }
 
-/// `"4718kbit"` as `"5000kbit"`; `None` where nothing changes.
+/// Returns `"4718kbit"` as `"5000kbit"`; `None` if nothing changes.
 fn to_one_digit(text: &str) -> Option<String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(0);
     let (number, unit) = text.split_at(digits);
     let value: f64 = number.parse().ok().filter(|_| !unit.is_empty())?;
-    // Two digits are kept by `rounded`; a tenth of the value has one.
+    // `rounded` keeps two digits, so a tenth of the value is rounded to one.
     let unit_of = 10f64.powf(value.max(f64::MIN_POSITIVE).log10().floor());
     let round = rounded((value / unit_of).round() * unit_of);
     let is_new = (round - value).abs() > f64::EPSILON && round >= 1.0;
     is_new.then(|| format!("{}{unit}", round as u64))
 }
 
-/// Keys without which no scenario is one, or that say what it is about.
+/// Keys that every scenario needs, or that define its subject.
 const NEEDED: [&str; 6] = ["name", "via", "duration", "network", "seed", "kind"];
 
 #[cfg(test)]
@@ -220,7 +220,8 @@ mod tests {
 
     #[test]
     fn only_what_the_failure_needs_is_left() {
-        // A stand-in for a defect: it shows where a network with a policer meets an upload.
+        // Stand-in for a defect that occurs when a network has a policer and the world has an
+        // upload.
         let fails = |world: &World| {
             let text = world.to_toml();
             text.contains("[network.down.policer]") && text.contains("kind = \"tcp\"")

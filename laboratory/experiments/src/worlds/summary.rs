@@ -1,4 +1,4 @@
-//! Distributions of all measures over many worlds, and how often each property fails.
+//! Distributions of all measures over many worlds, and the failure rate of each property.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,9 +11,9 @@ use super::properties::Property;
 /// Distributions over worlds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Count of worlds.
+    /// Number of worlds.
     pub worlds: usize,
-    /// Failures by property, for those that some world was judged by.
+    /// Failures by property, for properties that applied to a world.
     pub properties: BTreeMap<&'static str, Failures>,
     /// Quantiles by measure, and by the form of TCP in worlds that have TCP.
     pub measures: BTreeMap<String, Spread>,
@@ -22,29 +22,30 @@ pub struct Summary {
 /// Failures of a property.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failures {
-    /// Worlds that the property covers.
+    /// Number of worlds to which the property applies.
     pub worlds: usize,
-    /// Seeds of those that fail.
+    /// Seeds of the failing worlds.
     pub seeds: Vec<u64>,
-    /// Features whose share among failing worlds exceeds that among all most, with that excess.
+    /// Features with the largest excess of their share among failing worlds over that among all
+    /// worlds, with the excess.
     pub features: Vec<(String, f64)>,
 }
 
 /// Quantiles of a measure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Count of values.
+    /// Number of values.
     pub worlds: usize,
     /// Minimum, 1 %, 10 %, median, 90 %, maximum.
     pub quantiles: [f64; 6],
 }
 
-/// Quantiles of a spread. Source: all worlds are judged by their median and their worst percent; 10
-/// and 90 % show the rest.
+/// Quantiles of a distribution. Source: worlds are judged by median and worst percent; 10 and 90 %
+/// show the rest.
 const QUANTILES: [f64; 6] = [0.0, 0.01, 0.1, 0.5, 0.9, 1.0];
 
 impl Summary {
-    /// Sums results up.
+    /// Summarizes results.
     #[must_use]
     pub fn of(outcomes: &[&Outcome]) -> Self {
         let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
@@ -73,7 +74,7 @@ impl Summary {
         }
     }
 
-    /// Two tables in Markdown.
+    /// Returns two tables in Markdown.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!("{} worlds\n\n", self.worlds);
@@ -162,7 +163,7 @@ fn spread(mut values: Vec<f64>) -> Spread {
     }
 }
 
-/// Features that a table names. Source: what fits into a line.
+/// Maximum number of features in a table. Source: number that fits into a line.
 const NAMED_FEATURES: usize = 4;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Periods in which networks work, on which it depends what a property may ask of a world.
+//! Periods in which networks work, which limit the requirements of a property on a world.
 
 use hawser_netem::report::BIN;
 use hawser_netem::scenario::{Direction, Links, Scenario, Workload};
@@ -6,7 +6,7 @@ use hawser_netem::{Capacity, Loss, MiddleboxConfig, State};
 use hawser_units::{Duration, Instant, Rate};
 use hawser_wire::preference::Priority;
 
-/// State of each network in each [`BIN`] of the workloads' time: true while it works.
+/// State of each network in each [`BIN`] of the workloads' time: true while the network works.
 #[derive(Clone, Debug)]
 pub(super) struct Working {
     networks: Vec<Vec<bool>>,
@@ -14,9 +14,9 @@ pub(super) struct Working {
 }
 
 impl Working {
-    /// Reads states, rates, losses and middleboxes from a scenario and its events. A network works
-    /// while both directions carry what is [`needed`] of UDP with at most [`MAX_LOSS`] and no hang
-    /// can stop it.
+    /// Determines states, rates, losses and middleboxes from a scenario and its events. A network
+    /// works while both directions can transfer [`needed`] bytes of UDP with at most [`MAX_LOSS`],
+    /// and no hang can stop it.
     pub(super) fn of(scenario: &Scenario) -> Self {
         let bins = (scenario.duration.as_nanos() / BIN.as_nanos()) as usize;
         let networks = (0..scenario.networks.len()).map(|network| bins_of(scenario, network, bins));
@@ -35,14 +35,13 @@ impl Working {
         }
     }
 
-    /// Returns whether a single network works throughout these bins.
+    /// Returns whether one network works throughout these bins.
     pub(super) fn any_throughout(&self, from: usize, to: usize) -> bool {
         let mut networks = self.networks.iter();
         networks.any(|bins| (from..to).all(|bin| bins.get(bin).copied().unwrap_or(false)))
     }
 
-    /// Returns whether a network that is not a backup, and not this one, works throughout these
-    /// bins.
+    /// Returns whether a network other than this one and than backups works throughout these bins.
     pub(super) fn another_throughout(
         &self,
         scenario: &Scenario,
@@ -58,7 +57,7 @@ impl Working {
         })
     }
 
-    /// Longest base round trip of any network.
+    /// Returns the longest base round-trip time of all networks.
     pub(super) fn slowest_round_trip(&self) -> Duration {
         self.slowest_round_trip
     }
@@ -92,7 +91,7 @@ fn bins_of(scenario: &Scenario, network: usize, bins: usize) -> Vec<bool> {
     (0..bins).map(bin).collect()
 }
 
-/// Rate that a network must carry in a direction to count as working: [`MIN_BPS`] beyond the
+/// Returns the rate that a direction must have to count as working: [`MIN_BPS`] in addition to the
 /// datagrams of all workloads, with the headers of small ones.
 fn needed(scenario: &Scenario, wanted: Direction) -> Rate {
     let datagrams = scenario.workloads.iter().map(|workload| match workload {
@@ -107,6 +106,7 @@ fn needed(scenario: &Scenario, wanted: Direction) -> Rate {
         | Workload::Quic { .. }
         | Workload::Ping { .. }
         | Workload::Video { .. }
+        | Workload::Capture { .. }
         | Workload::Http { .. } => 0,
     });
     Rate::from_bps(MIN_BPS.as_bps() + datagrams.sum::<u64>())
@@ -118,7 +118,7 @@ struct Side {
     state: State,
     loss: Loss,
     middlebox: MiddleboxConfig,
-    /// Rate that it must carry to work.
+    /// Rate that the direction must have to work.
     needed: Rate,
 }
 
@@ -160,14 +160,14 @@ impl Side {
     }
 }
 
-/// Rate below which a network counts as failed. Source: 100 kbit/s is what an Opus call of 64
-/// kbit/s needs with its headers (RFC 7587 section 3.1.1).
+/// Rate below which a network counts as failed. Source: 100 kbit/s, the need of an Opus call of 64
+/// kbit/s with its headers (RFC 7587 section 3.1.1).
 const MIN_BPS: Rate = Rate::from_bps(100_000);
-/// Bytes around the payload of a datagram on a link: 28 of IP and UDP, 68 of tunnel, 14 of
-/// Ethernet.
+/// Headers of a datagram on a link. Source: 28 bytes of IP and UDP, 68 of tunnel, 14 of Ethernet
+/// (RFC 894).
 const HEADERS: u64 = 110;
-/// Loss above which a network counts as failed. Source: TCP gets less than one full packet for each
-/// round trip beyond some 10 % (Padhye et al., 1998, figure 7).
+/// Loss above which a network counts as failed. Source: beyond some 10 %, TCP gets less than one
+/// full packet per round trip (Padhye et al., 1998, figure 7).
 const MAX_LOSS: f64 = 0.1;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A world: a scenario that a seed draws.
+//! A world: a scenario drawn from a seed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,7 +11,7 @@ use super::draw::{Draw, text};
 use super::fit::Fit;
 use super::{happenings, networks};
 
-/// A scenario as the table of its text, which shrinking takes apart.
+/// A scenario as a TOML table, which shrinking reduces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct World {
     table: Table,
@@ -45,10 +45,10 @@ impl World {
         Self { table }
     }
 
-    /// Reads a world that was written to a file.
+    /// Parses a world from a file's text.
     ///
     /// # Errors
-    /// The text is no TOML, in one line.
+    /// When the text is not TOML; the message is one line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let table = text.parse().map_err(|error: toml::de::Error| {
             error.message().split_whitespace().collect::<Vec<_>>().join(" ")
@@ -64,26 +64,26 @@ impl World {
         &self.table
     }
 
-    /// The scenario as text.
+    /// Returns the scenario as text.
     ///
     /// # Panics
-    /// Never: a table of TOML has a text.
+    /// Never: every TOML table can be serialized.
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string(&self.table).expect("a table of TOML has a text")
     }
 
-    /// The scenario, if the text is one.
+    /// Parses the scenario.
     ///
     /// # Errors
-    /// [`ScenarioError`], as of any scenario.
+    /// [`ScenarioError`], as for any scenario.
     pub fn scenario(&self) -> Result<Scenario, ScenarioError> {
         let mut no_files =
-            |_: &Path| -> io::Result<String> { Err(io::Error::other("a world names no files")) };
+            |_: &Path| -> io::Result<Vec<u8>> { Err(io::Error::other("a world names no files")) };
         Scenario::parse(&self.to_toml(), Path::new("world.toml"), &[], &mut no_files)
     }
 
-    /// Names of the features that the world has, which summaries group by.
+    /// Returns the features of the world, by which summaries group.
     #[must_use]
     pub fn features(&self) -> BTreeSet<String> {
         let mut features = BTreeSet::new();
@@ -123,7 +123,7 @@ impl World {
     }
 }
 
-/// The tables of an array of a table.
+/// Returns the tables of an array in a table.
 pub(super) fn tables<'a>(table: &'a Table, key: &str) -> Vec<&'a Table> {
     let array = table.get(key).and_then(Value::as_array);
     array.into_iter().flatten().filter_map(Value::as_table).collect()
@@ -131,8 +131,8 @@ pub(super) fn tables<'a>(table: &'a Table, key: &str) -> Vec<&'a Table> {
 
 /// Keys that each network has.
 const PLAIN: [&str; 6] = ["name", "down", "up", "rate", "delay", "queue"];
-/// Duration of a world. Source: a path's model has settled by half of it (5 s, `FIRST_STALE` of
-/// `hawser-proto`), and a failure of 6 s fits in. Units: seconds.
+/// Duration of a world. Source: the model of a path has settled by half of it (5 s, `FIRST_STALE`
+/// of `hawser-proto`), and a failure of 6 s fits. Units: seconds.
 const SECONDS: f64 = 12.0;
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_stream_of_random_numbers_belongs_to_one_feature() {
-        // Whatever else is drawn, the second network of this seed keeps its delay.
+        // The second network of this seed has the same delay, regardless of the other drawn values.
         let mut first = Draw::of_network(7, "delay", 1);
         let _ = Draw::of_network(7, "feature that is new", 1).uniform(0.0, 1.0);
         let mut second = Draw::of_network(7, "delay", 1);

@@ -1,4 +1,4 @@
-//! What members without Hawser send to a hub.
+//! Seeds of packets to a hub from members without Hawser.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -7,7 +7,7 @@ use hawser_wire::inner::{Ecn, fill_ipv4_checksum, ones_sum};
 
 use super::Seeds;
 
-/// Datagrams with each field, and packets of GRE that carry none.
+/// Returns datagrams with each field, and packets of GRE without a datagram.
 pub(super) fn gre() -> Seeds {
     let datagram = Datagram {
         outer: (Ipv4Addr::new(198, 51, 100, 7), Ipv4Addr::new(203, 0, 113, 1)),
@@ -27,7 +27,7 @@ pub(super) fn gre() -> Seeds {
         key: Some(7),
         ..datagram
     });
-    // With other flags, and these fields behind them.
+    // Packet with other flags followed by these fields.
     let with = |flags: u16, fields: &[u8]| {
         let mut out = [&plain[..20], &flags.to_be_bytes(), &[8, 0], fields, &plain[24..]].concat();
         let total = u16::try_from(out.len()).expect("short");

@@ -1,11 +1,11 @@
-//! What the machines of a session are told, and what is kept of them.
+//! Seeds of a session's machines and of their checkpoints.
 
 use super::Seeds;
 use hawser_wire::control::{CloseReason, Message};
 use hawser_wire::data::{Class, INNER_LEN, Inner, Kind};
 use hawser_wire::stream::{Ack, FRAME_LEN, Frame, Open, Outcome, Position, STREAM_LEN, StreamId};
 
-/// Paths that come and go, as both sides say it.
+/// Returns messages of both sides about paths that appear and disappear.
 pub(super) fn session() -> Seeds {
     let open = |path, receive_index| Message::PathOpen { path, receive_index };
     let opened = |path, receive_index| Message::PathOpened { path, receive_index };
@@ -46,7 +46,7 @@ pub(super) fn session() -> Seeds {
     vec![("client", stream(&client)), ("hub", stream(&hub))]
 }
 
-/// Streams that are opened, filled, reset and stopped, and what is about none.
+/// Returns streams that are opened, filled, reset and stopped, and frames of no known stream.
 pub(super) fn stream() -> Seeds {
     let id = |number| StreamId::new(number).expect("a legal number");
     let frames = |all: &[Frame]| {
@@ -128,7 +128,7 @@ pub(super) fn stream() -> Seeds {
     ]
 }
 
-/// A checkpoint of each half.
+/// Returns a checkpoint of each half.
 pub(super) fn checkpoint() -> Seeds {
     let sending = r#"{"paths":[{"id":1,"next_packet_number":900,"sent":9000,"delivered":8000,"reported_packets":800,
 "is_active":true,"outer_mtu":1500,"round_trip_us":20000,"rate_bps":1000000}],"schedulers":["min-rtt"],
@@ -144,8 +144,9 @@ pub(super) fn checkpoint() -> Seeds {
     ]
 }
 
-/// Steps of two ends, each of four bytes: `laboratory/fuzz/src/ends.rs` says what they mean.
+/// Returns steps of two ends, each of four bytes, as explained in `laboratory/fuzz/src/ends.rs`.
 pub(super) fn ends() -> Seeds {
+    /// Bit of a step that selects the called end. Source: `laboratory/fuzz/src/ends.rs`.
     const CALLED: u8 = 0x80;
     let deliver = |at: u8| [at | 1, 255, 0, 0];
     let wait = [7, 100, 0, 0];
@@ -162,7 +163,8 @@ pub(super) fn ends() -> Seeds {
     ]
     .concat();
     let call = [offer(0, 1, 2, 10), vec![CALLED | 4, 2, 0, 0], turn(CALLED)].concat();
-    // Of each kind, 30 bytes behind its header, on path 0 towards the calling end.
+    // A forged packet of each kind with 30 bytes after its header, on path 0 towards the calling
+    // end.
     let forged = (0..5).flat_map(|kind| {
         let header = [kind, 0x20, 0, 1, 0, 0, 0, 2, 0, 0, 0, 9];
         [&[6, 0, 0, 30][..], &header, &[1; 30], &turn(0)].concat()
@@ -176,7 +178,7 @@ pub(super) fn ends() -> Seeds {
         turn(CALLED),
         download.clone(),
     ];
-    // Checkpoints that say of bytes that no path carries: sent, and received.
+    // Checkpoints with counts of bytes that no path can have sent or received.
     let overflows = [
         vec![13, 0, 0, 0],
         turn(CALLED),

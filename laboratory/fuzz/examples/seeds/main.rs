@@ -1,5 +1,6 @@
 //! Writes the hand-made seeds of the fuzz corpus: `make corpus`.
 
+mod captures;
 mod gre;
 mod machines;
 mod packets;
@@ -30,9 +31,9 @@ use hawser_wire::peer::{Expect, PeerHello, PeerMessage, Unexpected};
 use hawser_wire::preference::{Preference, Priority};
 use machines::{checkpoint, ends, session, stream};
 use packets::{ipv4, tcp_v4, tcp_v6, udp_v4};
-use strangers::{air, capport, dns, portal};
+use strangers::{air, capport, dns, nat64, portal};
 
-/// Every message, one that is cut, and values out of range.
+/// Returns every message, a truncated one, and values out of range.
 fn peer() -> Seeds {
     let v4: SocketAddr = ([192, 0, 2, 1], 61_000).into();
     let v6: SocketAddr = ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 2], 4_443).into();
@@ -114,7 +115,7 @@ fn peer() -> Seeds {
     ]
 }
 
-/// Every step over TCP and UDP, IPv4 and IPv6, and a handshake that is nobody's.
+/// Returns every step over TCP and UDP, IPv4 and IPv6, and an unrelated handshake.
 fn opening() -> Seeds {
     let ends = |v6: bool| -> [SocketAddr; 2] {
         if v6 {
@@ -182,6 +183,7 @@ fn main() -> io::Result<()> {
         ("parity", parity()),
         ("invitation", invitation()),
         ("scenario", scenario()),
+        ("capture", captures::capture()),
         ("config", config()),
         ("session", session()),
         ("checkpoint", checkpoint()),
@@ -190,6 +192,7 @@ fn main() -> io::Result<()> {
         ("dns", dns()),
         ("portal", portal()),
         ("capport", capport()),
+        ("nat64", nat64()),
         ("air", air()),
     ];
     for (target, inputs) in seeds {
@@ -255,7 +258,7 @@ fn data() -> Seeds {
     ]
 }
 
-/// Each kind of mark, as an inner packet and as the payload alone.
+/// Returns each kind of mark, as an inner packet and as the payload alone.
 fn layer() -> Seeds {
     let payloads: [(&str, &str, &[u8]); 5] = [
         ("h264_fragment", "h264_fragment_alone", &[0x7c, 0x85, 1, 2, 3]),
@@ -403,7 +406,7 @@ fn control() -> Seeds {
     ]
 }
 
-/// A length prefix and the parts behind it.
+/// Returns the parts with a length prefix.
 fn frame(parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     [&(body.len() as u16).to_be_bytes()[..], &body].concat()
@@ -473,7 +476,7 @@ fn compression() -> Seeds {
     ]
 }
 
-/// Flows whose first packet of each group is lost: groups of many packets, and copies.
+/// Returns flows whose first packet of each group is lost: groups of many packets, and copies.
 fn parity() -> Seeds {
     let flow = |gap: Duration| {
         let entry = |flags: u8, place: u32, body: &[u8]| {
@@ -553,7 +556,7 @@ fn coalesce() -> Seeds {
     ]
 }
 
-/// What a TAP brings, and what is made of it: whole, to be cut, and as runs of segments.
+/// Returns frames of a TAP device in all forms: whole, to be segmented, and as runs of segments.
 fn frames() -> Seeds {
     let around = |tags: usize, ip: &[u8]| {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];

@@ -1,4 +1,4 @@
-//! Inner IP packets.
+//! Seeds of inner IP packets.
 
 use std::net::Ipv6Addr;
 

@@ -1,4 +1,4 @@
-//! What neighbours say to each other.
+//! Seeds of messages between neighbours.
 
 use std::net::SocketAddr;
 
@@ -7,12 +7,12 @@ use hawser_wire::receipt::Receipt;
 
 use crate::Seeds;
 
-/// A receipt that nobody has signed.
+/// Returns an unsigned receipt.
 pub(crate) fn receipt() -> Receipt {
     Receipt::from_bytes(&[3; 164]).expect("as long as one")
 }
 
-/// Every message, one that is cut, and values out of range.
+/// Returns every message, a truncated one, and values out of range.
 pub(crate) fn pool() -> Seeds {
     let v4: SocketAddr = ([192, 0, 2, 1], 443).into();
     let v6: SocketAddr = ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 2], 443).into();
@@ -32,6 +32,8 @@ pub(crate) fn pool() -> Seeds {
             hub: 1,
             mtu: 1_428,
             cap_bps: 5_000_000,
+            cost: 3,
+            quota_left: Some(2_000_000_000),
             carried: [1_400, 28_000],
         }),
         PoolMessage::Withdraw { way: 1, sequence: 2 },

@@ -1,12 +1,13 @@
-//! What networks, and whoever is near, may say.
+//! Seeds of messages from networks and nearby devices.
 
 use super::Seeds;
 use hawser_radio::slots::bytes::Writer;
 
-/// Addresses behind aliases, compressed names, a circle, and what answers something else.
+/// Returns answers with aliases, compressed names and a loop of aliases, and answers to another
+/// question.
 pub(super) fn dns() -> Seeds {
     const NAME: &[u8] = b"\x03www\x07example\x03org\0";
-    // Where the name of the question stands, and its second label.
+    // Compression pointers to the name of the question and to its second label.
     let (whole, domain): (&[u8], &[u8]) = (&[0xc0, 12], &[0xc0, 16]);
     let record = |name: &[u8], kind: u8, data: &[u8]| {
         let length = u8::try_from(data.len()).expect("short");
@@ -43,7 +44,7 @@ pub(super) fn dns() -> Seeds {
     ]
 }
 
-/// The page, other pages, and where portals send people to.
+/// Returns the page, other pages, and redirections of portals.
 pub(super) fn portal() -> Seeds {
     let texts = [
         ("page", "HTTP/1.0 200 OK\r\nServer: x\r\n\r\nall is well\n"),
@@ -68,7 +69,34 @@ pub(super) fn portal() -> Seeds {
     texts.map(|(name, text)| (name, text.into())).into()
 }
 
-/// What captive portal APIs say, and what they should not.
+/// Returns options of routers with prefixes of translators, and addresses of `ipv4only.arpa`.
+pub(super) fn nat64() -> Seeds {
+    let option = |head: u16, prefix: [u8; 12]| [&head.to_be_bytes()[..], &prefix].concat();
+    let well_known = [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
+    let own = [0x20, 1, 0x0d, 0xb8, 0, 1, 0, 2, 0, 0, 0, 0];
+    let behind = |prefix: &[u8], last: u8| [prefix, &[192, 0, 0, last]].concat();
+    // The octet of bits 64 to 71 is skipped.
+    let of_64 = |last: u8| [&own[..8], &[0, 192, 0, 0, last, 0, 0, 0]].concat();
+    vec![
+        ("option", option(1_800, well_known)),
+        ("option-64", option(600 | 1, own)),
+        ("option-of-no-length", option(600 | 7, own)),
+        ("option-of-no-network", option(600, [0; 12])),
+        ("cut", option(1_800, well_known)[..9].to_vec()),
+        (
+            "both",
+            [behind(&well_known, 170), behind(&well_known, 171)].concat(),
+        ),
+        ("one", of_64(171)),
+        (
+            "two-prefixes",
+            [behind(&well_known, 170), of_64(170), of_64(171)].concat(),
+        ),
+        ("none", behind(&own, 1)),
+    ]
+}
+
+/// Returns valid and invalid answers of captive portal APIs.
 pub(super) fn capport() -> Seeds {
     let ok = |body: &str| {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/captive+json\r\n\r\n";
@@ -115,7 +143,7 @@ pub(super) fn capport() -> Seeds {
     ]
 }
 
-/// Frames of a station and of an access point, behind the header of a monitor interface.
+/// Returns frames of a station and of an access point with the header of a monitor interface.
 pub(super) fn air() -> Seeds {
     let station = Writer {
         own: [2, 0, 0, 0, 0, 9],
@@ -125,17 +153,18 @@ pub(super) fn air() -> Seeds {
         own: station.bssid,
         bssid: station.own,
     };
-    // Flags, rate, channel and signal; of a frame that was sent: TX flags and retries.
+    // Header of a received frame: flags, rate, channel and signal; header of a sent frame: TX flags
+    // and retries.
     let heard = [0, 0, 15, 0, 0b0010_1110, 0, 0, 0, 0, 12, 0x6c, 9, 0, 0, 0xd0];
     let sent = [0, 0, 11, 0, 0, 0x80, 2, 0, 1, 0, 3];
     let behind = |header: &[u8], frame: &[u8]| [header, frame].concat();
-    // As `kind`, from the access point: first byte, flags, body.
+    // Frame of `kind` from the access point: first byte, flags, body.
     let answer = |kind: u8, flags: u8, body: &[u8]| {
         let mut frame = access_point.null(false);
         (frame[0], frame[1]) = (kind, flags);
         behind(&heard, &[&frame, body].concat())
     };
-    // Its name, what is kept, where it goes, and WPA2.
+    // Elements for the name, buffered data, a channel switch, and WPA2.
     let elements = [
         &b"\0\x04home"[..],
         b"\x05\x04\0\x01\0\x02",

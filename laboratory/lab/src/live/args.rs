@@ -6,43 +6,43 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use hawser_testbed::Role;
 
-/// Keeps a scenario's networks, daemons and server running, and changes them by command.
+/// Keeps the networks and daemons of a scenario running, and changes them on command.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = HELP)]
 pub(crate) struct LiveArgs {
     #[command(subcommand)]
     pub(super) asked: Option<Asked>,
-    /// The scenario, a TOML file; its workloads do not run.
+    /// Scenario file, TOML; its workloads do not run.
     #[arg(required = true)]
     pub(super) scenario: Option<PathBuf>,
-    /// Replaces a field, e.g. `--set via=single:lte`.
+    /// Replaces a field, e.g. `--set via=single:lte`. May be repeated.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     pub(super) settings: Vec<String>,
-    /// Triggers the scenario's events at their times, counted from when everything is up.
+    /// Triggers the scenario's events at their times, counted from the end of the start-up.
     #[arg(long)]
     pub(super) events: bool,
-    /// Opens no shell: runs until Ctrl-C or `hawser-lab live stop`.
+    /// Runs until Ctrl-C or `hawser-lab live stop`, without a shell.
     #[arg(long)]
     pub(super) no_shell: bool,
-    /// Keeps configurations and logs of the daemons there.
+    /// Keeps the daemons' configurations and logs in this directory.
     #[arg(long, value_name = "DIR")]
     pub(super) keep: Option<PathBuf>,
     #[command(flatten)]
     pub(super) which: Which,
-    /// Runs this command in the client's namespace in place of a shell, and ends with it.
+    /// Runs this command in the client's namespace instead of a shell, and stops when it exits.
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 
-/// Choice of a laboratory, and the form of its answer.
+/// Options of all subcommands: the laboratory, and the form of the output.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Which {
-    /// Name of the laboratory; at the start that of the scenario's file, later the only one that
-    /// runs.
+    /// Name of the laboratory [default: at the start the name of the scenario file, later the only
+    /// running laboratory].
     #[arg(long, value_name = "NAME")]
     pub(super) name: Option<String>,
-    /// Directory of the control sockets, in place of /run/hawser-lab (or the user's own run
-    /// directory).
+    /// Directory of the control sockets [default: /run/hawser-lab, or the user's runtime
+    /// directory].
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
     /// Prints the state as JSON.
@@ -52,27 +52,28 @@ pub(super) struct Which {
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Asked {
-    /// Changes a network: fields (rate=2mbit delay=80ms), or down, up, blackhole, carrier,
-    /// nat-flush.
+    /// Changes a network, by fields (rate=2mbit delay=80ms) or one of the words down, up,
+    /// blackhole, carrier (loss of carrier) and nat-flush.
     Set(SetArgs),
-    /// Triggers an event of the scenario by its number; without one, lists them.
+    /// Triggers an event of the scenario by its number; without a number, lists the events.
     Event(EventArgs),
-    /// Runs a command in the namespace of the client, the hub, the server or the router between.
+    /// Runs a command in the namespace of the client, the hub, the server or the router between
+    /// them.
     Exec(ExecArgs),
-    /// Prints the state of networks and daemons, and how to reach the server.
+    /// Prints the state of networks and daemons, and the address of the server.
     Status(Which),
-    /// Ends it.
+    /// Stops the laboratory.
     Stop(Which),
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct SetArgs {
-    /// A network of the scenario.
+    /// Network of the scenario, by name.
     pub(super) network: String,
-    /// Fields as in `set = { .. }` of an event, or one word.
+    /// Fields as in `set = { .. }` of an event, e.g. `rate=2mbit delay=80ms`, or one word.
     #[arg(required = true, value_name = "FIELD=VALUE|WORD")]
     pub(super) settings: Vec<String>,
-    /// Changes one direction only: down or up.
+    /// Changes only this direction, down or up [default: both].
     #[arg(long)]
     pub(super) direction: Option<String>,
     #[command(flatten)]
@@ -81,7 +82,7 @@ pub(super) struct SetArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct EventArgs {
-    /// Number of the event, from 1.
+    /// Number of the event, from 1; without it, the events are listed.
     pub(super) number: Option<usize>,
     #[command(flatten)]
     pub(super) which: Which,
@@ -89,11 +90,11 @@ pub(super) struct EventArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ExecArgs {
-    /// Namespace by its role.
+    /// Namespace, by role.
     pub(super) role: RoleName,
     #[command(flatten)]
     pub(super) which: Which,
-    /// The command.
+    /// Command with its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
@@ -118,14 +119,15 @@ impl From<RoleName> for Role {
 }
 
 const HELP: &str = "\
-Two terminals:
+In two terminals:
   sudo hawser-lab live scenarios/sum-20-20.toml        a shell in the client's namespace
-  sudo hawser-lab live set a rate=2mbit delay=80ms     from another terminal, while it runs
-  sudo hawser-lab live set a down                      also up, blackhole, carrier (lost), nat-flush
+  sudo hawser-lab live set left rate=2mbit delay=80ms  in the other terminal, while it runs
+  sudo hawser-lab live set left down                   also up, blackhole, carrier (lost), nat-flush
   sudo hawser-lab live exec server -- ip addr
   sudo hawser-lab live status
   sudo hawser-lab live stop
-One command, and the end:
-  sudo hawser-lab live scenarios/sum-20-20.toml -- curl -o /dev/null http://203.0.113.2:8080/100000000
+One command, after which the laboratory stops:
+  sudo hawser-lab live scenarios/sum-20-20.toml -- curl -so /dev/null http://203.0.113.2:8080/1000000
 
-Exit codes: 0 done, 1 failed or refused, 2 usage, 64 a scenario that cannot be run; with a command after --, its own.";
+Exit codes: 0 success, 1 failure or refusal, 2 usage error, 64 a scenario that cannot be run; with \
+a command after --, its exit code.";

@@ -1,4 +1,4 @@
-//! Requests to a running laboratory and its replies: one line of JSON each.
+//! Requests to a running laboratory and its replies, each one line of JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::instance::{Found, TIMEOUT};
 
-/// A request.
+/// Request to a laboratory.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(tag = "do", rename_all = "lowercase")]
 pub(super) enum Request {
@@ -21,26 +21,26 @@ pub(super) enum Request {
     },
     /// Triggers an event of the scenario.
     Event { number: usize },
-    /// Asks for the state.
+    /// Requests the state.
     Status,
     /// Ends the laboratory.
     Stop,
 }
 
-/// A reply.
+/// Reply to a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Reply {
-    /// Done, with the state afterwards.
+    /// The request was executed; holds the state afterwards.
     Done(Box<LiveStatus>),
-    /// Refused: nothing has changed, and why.
+    /// The request was refused, and nothing has changed; holds the reason.
     Refused(String),
 }
 
-/// Asks a laboratory.
+/// Sends a request to a laboratory and returns the reply.
 ///
 /// # Errors
-/// It does not answer.
+/// When the laboratory does not answer.
 pub(super) fn ask(found: &Found, request: &Request) -> anyhow::Result<Reply> {
     let stream = UnixStream::connect(found.socket()).with_context(|| {
         format!(
@@ -54,22 +54,22 @@ pub(super) fn ask(found: &Found, request: &Request) -> anyhow::Result<Reply> {
     read(&stream).with_context(silent)
 }
 
-/// Writes one line.
+/// Writes a message as one line.
 ///
 /// # Errors
-/// The other end is closed.
+/// When the other end is closed.
 pub(super) fn write(mut stream: &UnixStream, message: &impl Serialize) -> anyhow::Result<()> {
     let mut line = serde_json::to_string(message)?;
     line.push('\n');
     Ok(stream.write_all(line.as_bytes())?)
 }
 
-/// Reads one line.
+/// Reads a message of one line.
 ///
 /// # Errors
-/// Nothing comes in time, or something else.
+/// When no line arrives in time, or the line is no such message.
 pub(super) fn read<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> anyhow::Result<T> {
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
-    serde_json::from_str(&line).context("it is no message of this version")
+    serde_json::from_str(&line).context("the message is not valid in this version")
 }

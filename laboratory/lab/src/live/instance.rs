@@ -1,5 +1,5 @@
-//! Run directories of laboratories: one each, with a lock that its keeper holds, a control socket
-//! and the daemons' files.
+//! Run directories of laboratories. Each holds a lock of its keeper process, a control socket and
+//! the daemons' files.
 
 use std::fs::{DirBuilder, File, Metadata, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use hawser_linux::{clock, process};
 use hawser_units::Duration;
 
-/// A laboratory that runs.
+/// A running laboratory.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) name: String,
@@ -21,10 +21,10 @@ impl Found {
         self.directory.join(SOCKET)
     }
 
-    /// Waits until its keeper has ended.
+    /// Waits until the keeper process has ended.
     ///
     /// # Errors
-    /// It does not end.
+    /// When the keeper does not end.
     pub(super) fn wait_until_ended(&self) -> anyhow::Result<()> {
         let deadline = clock::now() + TIMEOUT;
         while is_locked(&self.directory) {
@@ -49,14 +49,15 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// Takes the name, and removes what killed keepers have left.
+    /// Acquires the name, and removes the directories of killed keepers.
     ///
     /// # Errors
-    /// The name cannot be one or is taken, or the directory belongs to another user.
+    /// When the name is invalid or in use, or the directory belongs to another user.
     pub(super) fn take(base: &Path, name: &str) -> anyhow::Result<Self> {
         check_name(name)?;
         make_private(base)?;
-        // Two starts at once must not take what the other has just made for a leftover.
+        // Serializes concurrent starts, so that none removes a directory that another has just
+        // created.
         let starting = File::create(base.join(STARTING)).context("cannot write into the run directory")?;
         starting.lock().context("cannot lock the run directory")?;
         remove_leftovers(base);
@@ -67,8 +68,8 @@ impl Instance {
             );
         }
         make_private(&directory)?;
-        let lock = File::create(directory.join(LOCK)).context("cannot make a lock")?;
-        lock.lock().context("cannot take the lock")?;
+        let lock = File::create(directory.join(LOCK)).context("cannot create the lock")?;
+        lock.lock().context("cannot acquire the lock")?;
         Ok(Self {
             name: name.to_owned(),
             directory,
@@ -80,7 +81,7 @@ impl Instance {
         self.directory.join(SOCKET)
     }
 
-    /// Returns the directory for the daemons' files, unless `--keep` names another.
+    /// Returns the directory of the daemons' files, unless `--keep` names another.
     pub(super) fn files(&self) -> PathBuf {
         self.directory.join("files")
     }
@@ -88,12 +89,12 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // What cannot be removed is removed by the next start.
+        // The next start removes the directory if this fails.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// Returns the directory of all run directories.
+/// Returns the parent of all run directories.
 pub(super) fn base(asked: Option<&Path>) -> PathBuf {
     if let Some(asked) = asked {
         return asked.to_owned();
@@ -107,10 +108,10 @@ pub(super) fn base(asked: Option<&Path>) -> PathBuf {
     }
 }
 
-/// The laboratory of that name, or the only one; or why there is none, with what to do.
+/// Returns the laboratory of that name, or the only one; otherwise the reason and the remedy.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// When the directory cannot be read.
 pub(super) fn find(base: &Path, name: Option<&str>) -> anyhow::Result<Result<Found, String>> {
     let mut running = running(base)?;
     let names: Vec<&str> = running.iter().map(|found| found.name.as_str()).collect();
@@ -172,7 +173,7 @@ fn remove_leftovers(base: &Path) {
 }
 
 fn make_private(directory: &Path) -> anyhow::Result<()> {
-    let cannot = || format!("cannot make {}", directory.display());
+    let cannot = || format!("cannot create {}", directory.display());
     let made = DirBuilder::new().mode(PRIVATE).recursive(true).create(directory);
     made.with_context(cannot)?;
     let found = std::fs::symlink_metadata(directory).with_context(cannot)?;
@@ -200,13 +201,13 @@ fn check_name(name: &str) -> anyhow::Result<()> {
 const LOCK: &str = "lock";
 const SOCKET: &str = "control";
 const STARTING: &str = ".starting";
-/// Mode of a directory for one user's sockets.
+/// Mode of a directory that only its owner may use.
 ///
 /// Source: XDG Base Directory Specification, `XDG_RUNTIME_DIR`.
 const PRIVATE: u32 = 0o700;
-/// Leaves room for the directory in a socket's path of at most 107 bytes, unix(7).
+/// Maximum length of a name. Source: unix(7), a socket's path has at most 107 bytes.
 const MAX_NAME: usize = 40;
-/// Time after which a person no longer waits for an answer. Orders and the end take less than 1 s.
+/// Timeout for an answer: a person's limit of attention. Commands and the stop take less than 1 s.
 ///
 /// Source: Nielsen 1993, Usability Engineering, section 5.5.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);

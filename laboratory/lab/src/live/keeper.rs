@@ -1,4 +1,4 @@
-//! The process that keeps a laboratory.
+//! The keeper: the process that holds a running laboratory.
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -18,12 +18,12 @@ use super::instance::{self, Instance};
 use super::page;
 use crate::{daemon, progress};
 
-/// Starts a laboratory and keeps it until the end; 64 a scenario that cannot be run.
+/// Starts a laboratory and keeps it until the end; exit code 64 for a scenario that cannot be run.
 ///
 /// # Errors
-/// The name is taken, or the lab cannot be built.
+/// When the name is in use, or the lab cannot be built.
 pub(super) fn run(args: LiveArgs) -> anyhow::Result<ExitCode> {
-    let path = args.scenario.as_deref().context("there is no scenario")?;
+    let path = args.scenario.as_deref().context("no scenario was given")?;
     let scenario = match read_scenario(path, &args.settings) {
         Ok(scenario) => scenario,
         Err(error) => return Ok(refuse(error)),
@@ -64,7 +64,7 @@ pub(super) fn run(args: LiveArgs) -> anyhow::Result<ExitCode> {
     ended
 }
 
-/// The shell or command in the client's namespace; `None`: standard input is no terminal.
+/// Starts the shell or command in the client's namespace; `None` if standard input is no terminal.
 fn child(live: &Live, args: &LiveArgs) -> anyhow::Result<Option<Child>> {
     let shell = || std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned());
     let mut command = match args.command.split_first() {
@@ -86,7 +86,7 @@ struct Keeper {
     live: Live,
     listener: UnixListener,
     child: Option<Child>,
-    /// Index of the event that is due next, where events happen at their times.
+    /// Index of the next event; `None` without `--events`.
     next_event: Option<usize>,
     is_over: bool,
 }
@@ -118,7 +118,7 @@ impl Keeper {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Answers one request. Whoever says nothing, or something else, is left alone.
+    /// Answers one request; ignores a connection that sends none, or an invalid one.
     fn serve(&mut self, stream: &UnixStream) {
         let is_ready =
             stream.set_nonblocking(false).is_ok() && stream.set_read_timeout(Some(REQUEST_TIMEOUT)).is_ok();
@@ -142,7 +142,7 @@ impl Keeper {
             Ok(status) => Reply::Done(Box::new(status)),
             Err(problem) => Reply::Refused(format!("{problem:#}")),
         };
-        // Whoever asked may be gone.
+        // The requesting process may have ended.
         let _ = control::write(stream, &reply);
     }
 
@@ -163,8 +163,8 @@ fn code_of(status: ExitStatus) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Poll interval for events, the end of a shell and Ctrl-C: half of what a person takes for
-/// immediate.
+/// Poll interval for events, the end of a shell and Ctrl-C: half of the delay that a person
+/// perceives as immediate.
 ///
 /// Source: Nielsen 1993, Usability Engineering, section 5.5.
 const TURN: Duration = Duration::from_millis(50);

@@ -1,9 +1,9 @@
-//! `hawser-lab live`: a scenario's networks, daemons and server, kept running for a person.
+//! `hawser-lab live`: keeps a scenario's networks, daemons and server running for interactive use.
 //!
-//! One process keeps everything; other terminals reach it by a control socket in its run directory.
-//! It starts by taking a lock there. Steady state: it answers one request after another. It ends at
-//! Ctrl-C, at `stop`, or when the shell or command that it runs ends. What a killed one leaves is
-//! removed by the next start: its namespaces and daemons end with it.
+//! One process, the keeper, holds everything; other terminals reach it over a control socket in its
+//! run directory. It starts by locking that directory, then answers one request after another. It
+//! ends at Ctrl-C, at `stop`, or when its shell or command ends. Namespaces and daemons of a killed
+//! keeper end with it, and the next start removes its directory.
 
 mod args;
 mod control;
@@ -25,11 +25,11 @@ use args::{Asked, ExecArgs, Which};
 use control::{Reply, Request};
 use instance::Found;
 
-/// Runs the command; 0 done, 1 failed, 64 a scenario that cannot be run, or as the command given
-/// after `--` ends.
+/// Runs the command; exit code 0 success, 1 failure, 64 a scenario that cannot be run, or the exit
+/// code of the command after `--`.
 ///
 /// # Errors
-/// The lab cannot be built, or nothing answers.
+/// When the lab cannot be built, or no laboratory answers.
 pub(crate) fn run(args: LiveArgs) -> anyhow::Result<ExitCode> {
     match &args.asked {
         None => keeper::run(args),
@@ -56,7 +56,7 @@ pub(crate) fn run(args: LiveArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Asks, and prints nothing but JSON.
+/// Sends a request; prints the state only with `--json`.
 fn quietly(which: &Which, request: &Request) -> anyhow::Result<ExitCode> {
     let Some(status) = ask(which, request)? else {
         return Ok(ExitCode::FAILURE);
@@ -90,7 +90,7 @@ fn print(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the state after a request; `None` when the request was refused, which is printed.
+/// Returns the state after a request; prints the reason and returns `None` if it was refused.
 fn ask(which: &Which, request: &Request) -> anyhow::Result<Option<LiveStatus>> {
     let Some(found) = found(which)? else {
         return Ok(None);
@@ -104,7 +104,7 @@ fn ask(which: &Which, request: &Request) -> anyhow::Result<Option<LiveStatus>> {
     }
 }
 
-/// Returns the laboratory that is meant; `None` when there is none, which is printed.
+/// Returns the selected laboratory; prints the reason and returns `None` if there is none.
 fn found(which: &Which) -> anyhow::Result<Option<Found>> {
     let base = instance::base(which.run_dir.as_deref());
     match instance::find(&base, which.name.as_deref())? {
@@ -125,7 +125,7 @@ fn stop(which: &Which) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Becomes a command in one of the namespaces.
+/// Replaces this process by a command in one of the namespaces.
 fn execute(exec: &ExecArgs) -> anyhow::Result<ExitCode> {
     let Some(status) = ask(&exec.which, &Request::Status)? else {
         return Ok(ExitCode::FAILURE);
@@ -133,14 +133,14 @@ fn execute(exec: &ExecArgs) -> anyhow::Result<ExitCode> {
     let role = Role::from(exec.role);
     let path = status.namespaces.iter().find(|(name, _)| *name == role);
     let (_, path) = path.context("the laboratory does not have that namespace")?;
-    let (program, arguments) = exec.command.split_first().context("there is no command")?;
+    let (program, arguments) = exec.command.split_first().context("no command was given")?;
     let mut command = if hawser_linux::netns::is_root() {
         Namespace::open(path)
             .and_then(|namespace| namespace.enter())
             .with_context(|| format!("cannot enter {path}"))?;
         Command::new(program)
     } else {
-        // The keeper has become root of a user namespace of its own.
+        // Without root, the keeper is root of its own user namespace, which nsenter joins.
         let mut command = Command::new("nsenter");
         let target = status.pid.to_string();
         command.args(["--target", &target, "--user", "--preserve-credentials"]);

@@ -4,10 +4,10 @@ use hawser_terminal::columns;
 use hawser_testbed::LiveStatus;
 use serde::Serialize;
 
-/// The state as one line of JSON, with the version of its format.
+/// Returns the state as one line of JSON, with the version of the format.
 ///
 /// # Errors
-/// Never: every field can be written.
+/// Never: every field can be serialized.
 pub(super) fn json(status: &LiveStatus) -> serde_json::Result<String> {
     #[derive(Serialize)]
     struct Versioned<'a> {
@@ -18,7 +18,7 @@ pub(super) fn json(status: &LiveStatus) -> serde_json::Result<String> {
     serde_json::to_string(&Versioned { version: 1, status })
 }
 
-/// Returns the instructions for a laboratory that has just come up.
+/// Returns the instructions that are printed after the start.
 pub(super) fn welcome(name: &str, status: &LiveStatus) -> String {
     let mut text = format!(
         "{name} is up: {} via {} (process {})\n",
@@ -33,7 +33,7 @@ pub(super) fn welcome(name: &str, status: &LiveStatus) -> String {
     text
 }
 
-/// The present state.
+/// Returns the state as text.
 pub(super) fn state(status: &LiveStatus) -> String {
     let mut text = format!(
         "{} via {}, up for {:.0} s\n",

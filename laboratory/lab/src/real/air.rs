@@ -1,56 +1,54 @@
-//! Evaluations on real 802.11 stacks: hostapd, the kernel's `mac80211` on simulated cards, the
-//! daemons, and our air between the cards, in virtual time.
+//! Evaluations on real 802.11 stacks in virtual time: hostapd, the kernel's `mac80211` on simulated
+//! cards, the daemons, and the medium of `hawser_netem` between the cards.
 //!
-//! Each evaluation has a kernel of its own (`hawser-lab uml`). Outside, it starts this program in
-//! there with the claims that are asked for, and takes what that prints; inside, it runs.
+//! Each evaluation has a kernel of its own (`hawser-lab uml`). The process outside starts this
+//! program in the kernel with the requested claims and reads its output; the process inside runs
+//! the evaluation.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 
-use anyhow::{Context, ensure};
-use hawser_experiments::reproduce::Selected;
+use anyhow::Context;
 use hawser_netem::report::Report;
 use hawser_netem::scenario::{Network, Scenario, Via, Workload};
 use hawser_testbed::{Kernel, OnAir, Options, Progress};
 use hawser_units::Duration;
 
-use super::found::{Found, Measured};
-use super::judge_all;
+use super::found::Measured;
 
 /// An evaluation of a paper.
 pub(super) struct Evaluation {
-    /// Its name in the claims.
+    /// Name of the set-up in the claims.
     pub(super) setup: &'static str,
-    /// What it measures.
+    /// Measured claims.
     pub(super) claims: &'static [&'static str],
-    /// What its kernel has.
+    /// Equipment of its kernel.
     pub(super) kernel: Inside,
     pub(super) run: fn(&mut Lab<'_>) -> anyhow::Result<Vec<Measured>>,
 }
 
-/// What there is in a kernel.
+/// Radio equipment of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Inside {
-    /// So many simulated cards, for a world of the testbed.
+    /// Simulated cards, by number, for a world of the testbed.
     Cards(usize),
-    /// The same, whose cards stop their queues as drivers of the papers' time do.
+    /// [`Self::Cards`] that stop their queues as drivers of the papers' time do.
     DriversCards(usize),
-    /// Access points, for daemons of our own.
+    /// Access points, for daemons that the evaluation starts itself.
     AccessPoints(AccessPoints),
 }
 
-/// As `scripts/radio-world` has them.
+/// Access points as in `scripts/radio-world`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AccessPoints {
     pub(super) described: &'static [&'static str],
-    /// Free cards.
+    /// Number of cards without an access point.
     pub(super) stations: usize,
-    /// What carries their frames; `None`: the kernel, which takes no time for it.
+    /// Options of the medium; `None`: the kernel delivers frames without airtime.
     pub(super) air: Option<&'static str>,
     pub(super) is_virtual: bool,
 }
 
-/// A scenario whose networks are on the air, which begins to count after a while.
+/// Creates a scenario whose networks are 802.11 links, with a warm-up.
 pub(super) fn scenario(
     via: Via,
     networks: [Network; 2],
@@ -70,39 +68,33 @@ pub(super) fn scenario(
         tcp_ecn: false,
         tcp: Default::default(),
         workloads,
-        beside: BTreeMap::new(),
+        competing: BTreeMap::new(),
         events: Vec::new(),
     }
 }
 
-/// Runs scenarios inside.
+/// Runs scenarios inside a kernel.
 pub(super) struct Lab<'a> {
     setup: &'static str,
+    seed: u32,
     options: &'a Options,
     on_progress: &'a mut dyn FnMut(&str, &Progress<'_>),
 }
 
 impl Evaluation {
-    /// What it finds of the selected claims.
-    pub(super) fn find(
-        &'static self,
-        selected: &[Selected],
-        options: &Options,
-        on_progress: &mut dyn FnMut(&str, &Progress<'_>),
-    ) -> anyhow::Result<Vec<Found>> {
-        if !Kernel::is_here() {
-            return self.find_inside(selected, options);
+    /// Returns whether time advances only while every program waits.
+    pub(super) fn is_virtual(&self) -> bool {
+        match self.kernel {
+            Inside::Cards(_) | Inside::DriversCards(_) => true,
+            Inside::AccessPoints(world) => world.is_virtual,
         }
-        let mut lab = Lab {
-            setup: self.setup,
-            options,
-            on_progress,
-        };
-        let found = (self.run)(&mut lab).context(self.setup)?;
-        Ok(judge_all(found, selected))
     }
 
-    fn find_inside(&self, selected: &[Selected], options: &Options) -> anyhow::Result<Vec<Found>> {
+    /// Returns the kernel of an evaluation.
+    ///
+    /// # Errors
+    /// When the sources from which the kernel is built are missing.
+    pub(super) fn kernel(&self) -> anyhow::Result<Kernel> {
         let mut kernel = Kernel::find()?;
         match self.kernel {
             Inside::Cards(cards) => kernel.cards = cards,
@@ -116,57 +108,54 @@ impl Evaluation {
                 kernel.is_virtual = world.is_virtual;
             }
         }
-        find_in(kernel, (self.setup, self.claims), selected, options)
+        Ok(kernel)
     }
 }
 
-/// What this program finds of the selected claims of an evaluation when it runs in that kernel.
-pub(super) fn find_in(
-    mut kernel: Kernel,
-    (setup, claims): (&str, &[impl AsRef<str>]),
-    selected: &[Selected],
-    options: &Options,
-) -> anyhow::Result<Vec<Found>> {
-    kernel.time_limit_s = TIME_LIMIT_S;
-    let words = ["reproduce", "--real", "--runs", "1", "--json"];
-    let mut words: Vec<OsString> = words.map(Into::into).into();
-    if options.run_dir.is_kept() {
-        kernel.kept.push(options.run_dir.path().to_owned());
-        words.extend(["--keep".into(), options.run_dir.path().as_os_str().to_owned()]);
+impl<'a> Lab<'a> {
+    pub(super) fn new(
+        (setup, seed): (&'static str, u32),
+        options: &'a Options,
+        on_progress: &'a mut dyn FnMut(&str, &Progress<'_>),
+    ) -> Self {
+        Self {
+            setup,
+            seed,
+            options,
+            on_progress,
+        }
     }
-    let is_asked = |claim: &&str| selected.iter().any(|(_, _, known)| known.id == **claim);
-    let asked = claims.iter().map(AsRef::as_ref).filter(is_asked);
-    words.extend(asked.map(OsString::from));
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let (status, said) = kernel.output(&program, &words).context(setup.to_owned())?;
-    let found: Vec<Found> = serde_json::from_str(said.trim())
-        .with_context(|| format!("{setup}: its kernel ended with {status}"))?;
-    ensure!(!found.is_empty(), "{setup}: its kernel measured nothing");
-    Ok(found)
-}
 
-impl Lab<'_> {
-    /// What daemons need.
+    /// Returns the seed of the run, from 1.
+    pub(super) fn seed(&self) -> u32 {
+        self.seed
+    }
+
+    /// Returns the options of daemons.
     pub(super) fn options(&self) -> &Options {
         self.options
     }
 
-    /// Runs a scenario of the testbed; `what` it is, in a few words.
+    /// Runs a scenario of the testbed; `what` describes it in a few words. The medium uses the
+    /// scenario's seed in the first run, and another seed in each further run.
     pub(super) fn run(&mut self, what: &str, scenario: &Scenario, on_air: &OnAir) -> anyhow::Result<Report> {
+        let mut scenario = scenario.clone();
+        scenario.seed += u64::from(self.seed - 1) * SEEDS_OF_A_RUN;
         let what = format!("{}, {what}", self.setup);
         let on_progress = &mut *self.on_progress;
         let mut report = |progress: &Progress<'_>| on_progress(&what, progress);
-        hawser_testbed::run_on_air(scenario, &scenario.via, self.options, on_air, &mut report)
+        hawser_testbed::run_on_air(&scenario, &scenario.via, self.options, on_air, &mut report)
             .with_context(|| what.clone())
     }
 }
 
-/// Frames that a card holds of an access category, so that those above it wait where the kernel
-/// sees them. Source: two aggregates (`ATH_AGGR_MIN_QDEPTH` in `ath9k.h`, `ath_tx_sched_aggr` in
+/// Frames of an access category that a card queues, so that further frames wait in the kernel's
+/// queues. Source: two aggregates (`ATH_AGGR_MIN_QDEPTH` in `ath9k.h`, `ath_tx_sched_aggr` in
 /// `xmit.c`, Linux 4.11 and later) of the eight frames of the simulator's hops. A card whose
-/// firmware takes more is bounded by airtime: 5 ms to 12 ms a station
-/// (`IEEE80211_DEFAULT_AQL_TXQ_LIMIT_L` and `_H`, Linux 5.5 and later), which are 10 to 25 frames
-/// at 25 Mbit/s.
+/// firmware queues more is bounded by airtime: 5 ms to 12 ms per station
+/// (`IEEE80211_DEFAULT_AQL_TXQ_LIMIT_L` and `_H`, Linux 5.5 and later), 10 to 25 frames at 25
+/// Mbit/s.
 const DRIVER: usize = 16;
-/// Far beyond what an evaluation takes. Units: seconds of real time.
-const TIME_LIMIT_S: u32 = 3600;
+/// Distance between the seeds of two runs, larger than the number of seeds in an evaluation.
+/// Source: our choice; an overlap would make two runs depend on each other.
+const SEEDS_OF_A_RUN: u64 = 100;

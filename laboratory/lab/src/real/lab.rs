@@ -1,4 +1,4 @@
-//! Runs of an evaluation: links as a paper states them, what goes over them, and what came of it.
+//! Runs of an evaluation: links as the paper states them, their traffic, and the results.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,7 @@ use hawser_wire::data::{Class, FRAMING};
 /// Runs scenarios.
 pub(super) struct Lab<'a> {
     setup: &'static str,
+    seed: u32,
     options: &'a Options,
     on_progress: &'a mut dyn FnMut(&str, &Progress<'_>),
 }
@@ -22,92 +23,91 @@ pub(super) struct Lab<'a> {
 /// A modem of a neighbour, or a network of the receiver's own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
-    /// Of Ethernet frames. Units: bit/s.
+    /// Rate of Ethernet frames. Units: bit/s.
     pub(super) bps: u64,
-    /// One way.
+    /// Delay, one way.
     pub(super) delay: Duration,
-    /// Share of the packets towards the receiver that are lost on the way.
+    /// Loss probability of packets towards the receiver.
     pub(super) loss: f64,
 }
 
-/// The links of a run, and what happens to them.
+/// The links of a run, and their changes.
 #[derive(Clone)]
 pub(super) struct Stated {
     pub(super) links: Vec<Link>,
     pub(super) queue: QueueBound,
-    /// Links by number that are there for the first time and gone for the second, in turn.
+    /// Links, by index, that are repeatedly up for the first duration and down for the second.
     pub(super) transient: (Vec<usize>, Duration, Duration),
-    /// Links by number that are gone from a time to another.
+    /// Links, by index, that are down from one time to another.
     pub(super) outages: Vec<(usize, Duration, Duration)>,
-    /// The losses of all links from each time on, in order.
+    /// Loss probability of each link from each time on, in order of time.
     pub(super) losses: Vec<(Duration, Vec<f64>)>,
     pub(super) carrier: Carrier,
 }
 
-/// What carries the packets.
+/// System that transfers the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carrier {
-    /// Hawser over neighbours, with its own schedulers.
+    /// Hawser over neighbours' links, with its default schedulers.
     Own,
-    /// Hawser over neighbours, with this scheduler for all classes of flows.
+    /// Hawser over neighbours' links, with this scheduler for all classes of flows.
     Discipline(&'static str),
-    /// The kernel over the first link, as if it were the receiver's own.
+    /// The kernel over the first link, as an own link of the receiver.
     Kernel,
-    /// Hawser without a far end, over links of the receiver's own.
+    /// Hawser in direct mode, over own links of the receiver.
     Direct,
 }
 
 /// A stream of datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Of payload.
+    /// Rate of payload.
     pub(super) kbps: u64,
     /// UDP payload of each. Units: bytes.
     pub(super) payload: u64,
-    /// Of how many layers they are in turn; 0 where they have no marks.
+    /// Number of layers, assigned to datagrams in turn; 0 for datagrams without marks.
     pub(super) layers: u8,
     pub(super) duration: Duration,
 }
 
-/// What a transfer reached.
+/// Result of a transfer.
 pub(super) struct Transfer {
     pub(super) kbps: f64,
-    /// The part of a frame that is payload, by its headers.
+    /// Payload share of a frame, by its headers.
     pub(super) framing: f64,
-    /// The part of all frames that was payload: the rest is headers, acknowledgements, probes,
-    /// copies, and packets sent again.
+    /// Payload share of all bytes on the links; the rest is headers, acknowledgements, probes,
+    /// parity and retransmissions.
     pub(super) payload: f64,
 }
 
-/// What became of a stream.
+/// Result of a stream.
 pub(super) struct Received {
     pub(super) sent: u64,
-    /// Share that did not arrive within [`USEFUL`]. Units: percent.
+    /// Share of datagrams that did not arrive within [`USEFUL`]. Units: percent.
     pub(super) loss: f64,
-    /// Share that did not arrive at all. Units: percent.
+    /// Share of datagrams that did not arrive at all. Units: percent.
     pub(super) never: f64,
     /// [`Self::loss`] of each layer. Units: percent.
     pub(super) layer_loss: Vec<f64>,
-    /// What each link lost of the packets that it was given. Units: percent.
+    /// Loss of each link, as a share of the packets sent on it. Units: percent.
     pub(super) link_loss: Vec<f64>,
-    /// One-way delays of the datagrams that are asked for, in order of arrival. Units:
-    /// milliseconds.
+    /// Delays of the counted datagrams in one direction, in order of arrival. Units: milliseconds.
     pub(super) delays: Vec<f64>,
-    /// The part of a frame that is payload, by its headers.
+    /// Payload share of a frame, by its headers.
     pub(super) framing: f64,
-    /// As of a transfer.
+    /// Payload share of all bytes on the links, as in [`Transfer`].
     pub(super) payload: f64,
 }
 
 impl Transfer {
-    /// What became of the frames.
+    /// Returns the payload shares as evidence.
     pub(super) fn evidence(&self) -> Vec<(String, f64)> {
         vec![("payload of frames in %".to_owned(), 100.0 * self.payload)]
     }
 }
 
 impl Load {
-    /// How many are sent in its duration.
+    /// Returns the number of datagrams in the stream's duration.
     fn datagrams(&self) -> u64 {
         let bits = self.kbps as f64 * 1e3 * self.duration.as_secs_f64();
         (bits / 8.0 / self.payload as f64) as u64
@@ -115,7 +115,7 @@ impl Load {
 }
 
 impl Received {
-    /// Delays, and what became of the frames.
+    /// Returns delays and payload shares as evidence.
     pub(super) fn evidence(&self) -> Vec<(String, f64)> {
         let mut delays = self.delays.clone();
         delays.sort_by(f64::total_cmp);
@@ -134,18 +134,18 @@ impl Received {
 }
 
 impl Carrier {
-    /// The part of a frame that is payload where datagrams have this payload.
+    /// Returns the payload share of a frame for datagrams of this payload.
     pub(super) fn framing_of_datagrams(self, payload: u64) -> f64 {
         payload as f64 / (payload + UDP_AND_IP + self.headers()) as f64
     }
 
-    /// The same of full segments of TCP.
+    /// Returns the payload share of a frame for full segments of TCP.
     fn framing_of_segments(self) -> f64 {
         let segment = PACKET + ETHERNET - self.headers() - TCP_AND_IP;
         segment as f64 / (PACKET + ETHERNET) as f64
     }
 
-    /// Bytes of a frame around the packet of the application.
+    /// Returns the bytes of a frame in addition to the packet of the application.
     pub(super) fn headers(self) -> u64 {
         match self {
             Self::Kernel | Self::Direct => ETHERNET,
@@ -156,18 +156,24 @@ impl Carrier {
 
 impl<'a> Lab<'a> {
     pub(super) fn new(
-        setup: &'static str,
+        (setup, seed): (&'static str, u32),
         options: &'a Options,
         on_progress: &'a mut dyn FnMut(&str, &Progress<'_>),
     ) -> Self {
         Self {
             setup,
+            seed,
             options,
             on_progress,
         }
     }
 
-    /// One file of `bytes`, by TCP.
+    /// Returns the options of daemons.
+    pub(super) fn options(&self) -> &Options {
+        self.options
+    }
+
+    /// Transfers one file of `bytes` over TCP.
     pub(super) fn transfer(&mut self, stated: &Stated, bytes: u64) -> anyhow::Result<Transfer> {
         let report = self.run(stated, Workload::Http { size: Bytes(bytes) }, LIMIT)?;
         let [
@@ -177,7 +183,7 @@ impl<'a> Lab<'a> {
             },
         ] = report.workloads.as_slice()
         else {
-            bail!("{}: a transfer reported something else", self.setup)
+            bail!("{}: unexpected result of a transfer", self.setup)
         };
         let limit = LIMIT.as_secs();
         let seconds = completed_s
@@ -185,12 +191,13 @@ impl<'a> Lab<'a> {
         Ok(Transfer {
             kbps: bytes as f64 * 8.0 / 1e3 / seconds,
             framing: stated.carrier.framing_of_segments(),
-            payload: bytes as f64 / carried(&report).max(1.0),
+            payload: bytes as f64 / frame_bytes(&report).max(1.0),
         })
     }
 
-    /// Datagrams at a constant rate. The sender goes on for [`DRAINING`], and what it sends then is
-    /// not asked for: as in the paper, what waits in queues at the end of a stream still comes.
+    /// Sends datagrams at a constant rate. The sender continues for [`DRAINING`], and these
+    /// additional datagrams do not count: as in the paper, datagrams that are queued at the end of
+    /// the stream still arrive.
     pub(super) fn stream(&mut self, stated: &Stated, load: Load) -> anyhow::Result<Received> {
         let workload = Workload::Udp {
             direction: Direction::Down,
@@ -200,7 +207,7 @@ impl<'a> Lab<'a> {
         };
         let report = self.run(stated, workload, load.duration + DRAINING)?;
         let [Finding::Udp { sent, arrivals, .. }] = report.workloads.as_slice() else {
-            bail!("{}: a stream reported something else", self.setup)
+            bail!("{}: unexpected result of a stream", self.setup)
         };
         let asked_for = (*sent).min(load.datagrams());
         let is_in_time = |(_, nanos): &&(u64, u64)| *nanos <= USEFUL.as_nanos() as u64;
@@ -212,7 +219,7 @@ impl<'a> Lab<'a> {
             ..
         } = Finding::of_datagrams(asked_for, in_time, load.layers)
         else {
-            bail!("{}: a stream reported something else", self.setup)
+            bail!("{}: unexpected result of a stream", self.setup)
         };
         let asked_for = arrivals.iter().filter(|(number, _)| *number < sent);
         let delays: Vec<f64> = asked_for.map(|(_, nanos)| *nanos as f64 / 1e6).collect();
@@ -226,11 +233,11 @@ impl<'a> Lab<'a> {
             never: 100.0 * (1.0 - delays.len() as f64 / sent.max(1) as f64),
             delays,
             framing: stated.carrier.framing_of_datagrams(load.payload),
-            payload: (arrivals.len() as u64 * load.payload) as f64 / carried(&report).max(1.0),
+            payload: (arrivals.len() as u64 * load.payload) as f64 / frame_bytes(&report).max(1.0),
         })
     }
 
-    /// So many connections that take all they get; payload of all together in each second.
+    /// Runs this many greedy connections, and returns their total payload rate in each second.
     /// Units: Mbit/s.
     pub(super) fn bulk(
         &mut self,
@@ -252,7 +259,8 @@ impl<'a> Lab<'a> {
     }
 
     fn run(&mut self, stated: &Stated, workload: Workload, duration: Duration) -> anyhow::Result<Report> {
-        let scenario = stated.scenario(self.setup, workload, duration);
+        let mut scenario = stated.scenario(self.setup, workload, duration);
+        scenario.seed = self.seed.into();
         let what = format!("{} over {} links", self.setup, stated.links.len());
         let on_progress = &mut *self.on_progress;
         let mut report = |progress: &Progress<'_>| on_progress(&what, progress);
@@ -261,7 +269,7 @@ impl<'a> Lab<'a> {
 }
 
 impl Stated {
-    /// Equal links that stay.
+    /// Creates equal links that stay up.
     pub(super) fn equal(count: usize, bps: u64, delay: Duration, queue: QueueBound) -> Self {
         let link = Link {
             bps,
@@ -278,12 +286,12 @@ impl Stated {
         }
     }
 
-    /// The same links under another carrier.
+    /// Returns the same links with another carrier.
     pub(super) fn by(self, carrier: Carrier) -> Self {
         Self { carrier, ..self }
     }
 
-    /// The last `count` links are there for a part of every 20 s.
+    /// Makes the last `count` links available for `duty` percent of every 20 s.
     pub(super) fn at_duty(mut self, count: usize, duty: u32) -> Self {
         let up = PERIOD * duty / 100;
         let first = self.links.len().saturating_sub(count);
@@ -322,7 +330,7 @@ impl Stated {
             client_hop: None,
             tcp_ecn: false,
             tcp: Default::default(),
-            beside: BTreeMap::new(),
+            competing: BTreeMap::new(),
             events: self.events(duration),
         }
     }
@@ -365,11 +373,11 @@ impl Stated {
         }
     }
 
-    /// The modems of transient members go and come back; their owners' devices see it.
+    /// Returns the changes of the links; modems that go down notify their owners' devices.
     fn events(&self, until: Duration) -> Vec<Event> {
         let (transient, up, down) = &self.transient;
-        let joined = self.links.iter().enumerate().filter_map(once_joined);
-        let mut events: Vec<Event> = joined.collect();
+        let rates = self.links.iter().enumerate().filter_map(rate_after_joining);
+        let mut events: Vec<Event> = rates.collect();
         events.extend(self.losses.iter().flat_map(losses_from));
         let mut at = *up;
         while !transient.is_empty() && at < until {
@@ -397,15 +405,16 @@ fn state_from(at: Duration, network: usize, state: State) -> Event {
             state: Some(state),
             ..Change::default()
         },
-        beside: NetworkChange::default(),
+        network_change: NetworkChange::default(),
     }
 }
 
-/// A link that is slower than [`JOINING`] has its rate once the stream begins.
-fn once_joined((network, link): (usize, &Link)) -> Option<Event> {
+/// Returns the change to a link's rate if it is below [`JOINING`], which applies once the stream
+/// starts.
+fn rate_after_joining((network, link): (usize, &Link)) -> Option<Event> {
     let rate = Rate::from_bps(link.bps);
     (rate < JOINING).then(|| Event {
-        at: JOINED,
+        at: AFTER_JOINING,
         network,
         hop: Hop::WayOut,
         direction: None,
@@ -413,11 +422,11 @@ fn once_joined((network, link): (usize, &Link)) -> Option<Event> {
             capacity: Some(Capacity::Rate(rate)),
             ..Change::default()
         },
-        beside: NetworkChange::default(),
+        network_change: NetworkChange::default(),
     })
 }
 
-/// Every link loses another share towards the receiver from a time on.
+/// Returns events that set the loss of every link towards the receiver from a time on.
 fn losses_from((at, losses): &(Duration, Vec<f64>)) -> impl Iterator<Item = Event> {
     losses.iter().enumerate().map(|(network, loss)| Event {
         at: *at,
@@ -428,7 +437,7 @@ fn losses_from((at, losses): &(Duration, Vec<f64>)) -> impl Iterator<Item = Even
             loss: Some(Loss::Uniform(*loss)),
             ..Change::default()
         },
-        beside: NetworkChange::default(),
+        network_change: NetworkChange::default(),
     })
 }
 
@@ -436,8 +445,8 @@ fn name_of(number: usize) -> String {
     format!("member{number}")
 }
 
-/// Bytes of frames towards the receiver, over all links.
-fn carried(report: &Report) -> f64 {
+/// Returns the bytes of frames towards the receiver, over all links.
+fn frame_bytes(report: &Report) -> f64 {
     report
         .networks
         .values()
@@ -445,38 +454,46 @@ fn carried(report: &Report) -> f64 {
         .sum()
 }
 
-/// What a link lost of what it was given towards the receiver. Units: percent.
+/// Returns the loss of a link towards the receiver. Units: percent.
 fn lost(network: &NetworkReport) -> f64 {
     let down = &network.down;
     100.0 * down.lost as f64 / (down.lost + down.packets).max(1) as f64
 }
 
-/// What links cannot carry of a stream with these headers. Units: kb/s, percent.
-pub(super) fn not_carried(links: f64, stream: f64, framing: f64) -> f64 {
+/// Returns the share of a stream that links cannot transfer with these headers. Units: kb/s,
+/// percent.
+pub(super) fn undeliverable_share(links: f64, stream: f64, framing: f64) -> f64 {
     (100.0 * (1.0 - links * framing / stream)).max(0.0)
 }
 
-/// The largest packet on a link. Units: bytes, as below.
+/// Largest packet on a link (RFC 894). Units: bytes, as for the next constants.
 const PACKET: u64 = 1_500;
+/// Header of Ethernet (RFC 894).
 const ETHERNET: u64 = 14;
+/// Headers of IPv4 (RFC 791) and UDP (RFC 768).
 const UDP_AND_IP: u64 = 28;
-/// With time stamps.
+/// Headers of IPv4 (RFC 791), and of TCP (RFC 9293 section 3.1) with timestamps (RFC 7323 section
+/// 3.2).
 const TCP_AND_IP: u64 = 52;
-/// Delay up to which a packet of a stream is of use. Source: ITU-T G.114 calls one-way delays above
+/// Delay up to which a packet of a stream is useful. Source: ITU-T G.114 calls one-way delays above
 /// 400 ms unacceptable for conversation.
 const USEFUL: Duration = Duration::from_millis(400);
-/// As long as what the paper's queues hold takes over its slowest link.
+/// Time in which the paper's queues drain over its slowest link. Source: 50 packets of 570 bytes
+/// take 14 s at 16 kb/s.
 const DRAINING: Duration = Duration::from_secs(15);
-/// Of links that come and go.
+/// Period of links that go down and up again. Source: Piconet section V-A.
 const PERIOD: Duration = Duration::from_secs(20);
-/// The wireless LAN of the paper.
+/// Rate of the paper's wireless LAN. Source: Piconet section V.
 const LAN: Rate = Rate::from_mbps(11);
-/// Members join at this rate at least: the paper's are there when its runs begin, and the first
-/// packets of a path, with their answers, fill 16 kbit/s so that none comes in time.
+/// Minimum rate of a link while members join: the paper's members have joined when its runs begin,
+/// and at 16 kbit/s the first packets of a path, with their replies, fill the link so that none
+/// arrives in time. Source: docs/notebook/real-packets.md, "Piconet".
 const JOINING: Rate = Rate::from_bps(64_000);
-/// Events at zero are there before members join.
-const JOINED: Duration = Duration::from_millis(1);
-/// Three times what one line needs.
+/// Time at which slow links get their rate, after members have joined; events at zero precede the
+/// joining. Source: our choice, the shortest time of a scenario.
+const AFTER_JOINING: Duration = Duration::from_millis(1);
+/// Time limit of a run: three times as long as one line needs. Source: our choice; a run that takes
+/// longer has failed.
 const LIMIT: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
@@ -571,8 +588,8 @@ mod tests {
 
     #[test]
     fn what_links_cannot_carry_is_never_less_than_nothing() {
-        assert!((not_carried(115.2, 230.4, 1.0) - 50.0).abs() < 1e-9);
-        assert!((not_carried(115.2, 230.4, 0.5) - 75.0).abs() < 1e-9);
-        assert_eq!(not_carried(1_000.0, 230.4, 0.5), 0.0);
+        assert!((undeliverable_share(115.2, 230.4, 1.0) - 50.0).abs() < 1e-9);
+        assert!((undeliverable_share(115.2, 230.4, 0.5) - 75.0).abs() < 1e-9);
+        assert_eq!(undeliverable_share(1_000.0, 230.4, 0.5), 0.0);
     }
 }

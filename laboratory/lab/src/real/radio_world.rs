@@ -1,8 +1,8 @@
-//! The daemons among access points of `scripts/radio-world`: a hub and a server of files in their
-//! namespaces, and a client beside the free cards.
+//! Daemons among the access points of `scripts/radio-world`: a hub and a file server in their
+//! namespaces, and a client with the remaining cards.
 //!
-//! It starts with the hub; each client lasts from [`RadioWorld::up`] to [`RadioWorld::down`].
-//! Everything ends with the value.
+//! The hub runs as long as the value; each client runs from [`RadioWorld::up`] to
+//! [`RadioWorld::down`].
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -22,10 +22,10 @@ use hawser_testbed::world::SERVER;
 use hawser_units::{Duration, Instant};
 use serde_json::Value;
 
-/// The daemons, and where they are.
+/// The daemons, and their location.
 pub(super) struct RadioWorld {
     program: PathBuf,
-    /// Where their files are.
+    /// Directory of the daemons' files.
     directory: PathBuf,
     hub: Child,
     client: Option<Child>,
@@ -36,7 +36,7 @@ pub(super) struct RadioWorld {
 }
 
 impl RadioWorld {
-    /// Starts a hub that is reached through all access points, and a server of files.
+    /// Starts a hub that is reachable through all access points, and a file server.
     pub(super) fn new(options: &Options) -> anyhow::Result<Self> {
         let directory = options.run_dir.subdirectory("radio")?;
         let program = options.program.clone();
@@ -60,7 +60,8 @@ impl RadioWorld {
             .stderr(log)
             .spawn()
             .context("cannot run the hub")?;
-        let place = Namespace::open("/run/netns/server").context("there is no server's place")?;
+        let place =
+            Namespace::open("/run/netns/server").context("the server's network namespace does not exist")?;
         let listener = place.run(|| TcpListener::bind((SERVER, PORT)))?;
         let is_over = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&is_over);
@@ -90,8 +91,7 @@ impl RadioWorld {
         Ok(world)
     }
 
-    /// Starts the client with that `client.toml`, and returns when so many networks carry the
-    /// tunnel.
+    /// Starts the client with this `client.toml`, and returns when `networks` networks are active.
     pub(super) fn up(&mut self, config: &str, networks: usize) -> anyhow::Result<()> {
         let dir = self.directory.join("client");
         fs::create_dir_all(&dir)?;
@@ -116,7 +116,7 @@ impl RadioWorld {
         )
     }
 
-    /// Ends the client.
+    /// Stops the client.
     pub(super) fn down(&mut self) -> anyhow::Result<()> {
         if let Some(mut client) = self.client.take() {
             said(&mut self.hawser("down"))?;
@@ -125,13 +125,13 @@ impl RadioWorld {
         Ok(())
     }
 
-    /// What the client says of itself.
+    /// Returns the status of the client.
     pub(super) fn status(&self) -> anyhow::Result<Value> {
         let output = self.hawser("status").arg("--json").output()?;
-        serde_json::from_slice(&output.stdout).context("status is no JSON")
+        serde_json::from_slice(&output.stdout).context("the output of `hawser status --json` is not JSON")
     }
 
-    /// Serves a network for so many slots in turn.
+    /// Sets the number of consecutive slots of a network.
     pub(super) fn set_weight(&self, ssid: &str, weight: u32) -> anyhow::Result<()> {
         let mut command = Command::new(&self.program);
         command.args(["radio", "weight", ssid, &weight.to_string(), "--dir"]);
@@ -140,7 +140,7 @@ impl RadioWorld {
         said(&mut command).map(drop)
     }
 
-    /// Waits until the client is as it should be.
+    /// Waits until the client's status satisfies a condition.
     pub(super) fn wait(
         &self,
         what: &str,
@@ -151,7 +151,8 @@ impl RadioWorld {
         until(what, limit, is_so).with_context(|| self.log())
     }
 
-    /// How long a file of so many bytes takes. `on_bytes` is told how many came, and when.
+    /// Downloads a file and returns the duration. `on_bytes` receives the number of bytes and the
+    /// time.
     pub(super) fn download(
         &self,
         bytes: u64,
@@ -161,7 +162,7 @@ impl RadioWorld {
         let begun = clock::now();
         let mut stream =
             TcpStream::connect_timeout(&(SERVER, PORT).into(), CONNECT).context("cannot reach the server")?;
-        stream.set_read_timeout(Some(LOOK_AGAIN))?;
+        stream.set_read_timeout(Some(RETRY_INTERVAL))?;
         write!(
             stream,
             "GET /{bytes} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n"
@@ -170,14 +171,14 @@ impl RadioWorld {
         let mut arrived = 0;
         while arrived < bytes {
             match stream.read(&mut block) {
-                // What is answered before the file is within the noise of the whole.
+                // The response header counts as part of the file: its size is negligible.
                 Ok(0) => break,
                 Ok(count) => {
                     arrived += count as u64;
                     on_bytes(clock::now(), count as u64);
                 }
                 Err(error) if is_timeout(&error) => {}
-                Err(error) => return Err(error).context("the download broke off"),
+                Err(error) => return Err(error).context("the download ended early"),
             }
             let took = clock::now().since(begun);
             ensure!(
@@ -193,12 +194,12 @@ impl RadioWorld {
         Ok(clock::now().since(begun))
     }
 
-    /// TCP segments that the server has sent again.
+    /// Returns the number of TCP segments that the server has retransmitted.
     pub(super) fn sent_again(&self) -> anyhow::Result<u64> {
         let text = self
             .place
             .run(|| fs::read_to_string("/proc/thread-self/net/snmp"))?;
-        retransmitted(&text).context("the server's counters have no RetransSegs")
+        retransmitted(&text).context("the server's TCP counters do not contain RetransSegs")
     }
 
     fn hawser(&self, what: &str) -> Command {
@@ -231,7 +232,7 @@ impl Drop for RadioWorld {
     }
 }
 
-/// Limits the cable of an access point, in both directions.
+/// Limits rate and delay of an access point's wire, in both directions.
 pub(super) fn shape(access_point: usize, kilobytes: f64, delay: Duration) -> anyhow::Result<()> {
     let ap = format!("ap{access_point}");
     let rate = format!("{}bit", (kilobytes * 8192.0) as u64);
@@ -247,15 +248,15 @@ pub(super) fn shape(access_point: usize, kilobytes: f64, delay: Duration) -> any
     Ok(())
 }
 
-/// An access point goes without a word, as when its plug is pulled.
+/// Stops an access point without notice, as a power failure does.
 pub(super) fn vanish(access_point: usize) -> anyhow::Result<()> {
-    // Its interface first, so that nobody is told.
+    // Takes the interface down first, so that no station is notified.
     let (namespace, card) = (format!("ap{access_point}"), format!("wlan{access_point}"));
     said(Command::new("ip").args(["-n", &namespace, "link", "set", &card, "down"])).map(drop)
 }
 
-/// Tells an access point something.
-pub(super) fn tell(access_point: usize, words: &[&str]) -> anyhow::Result<()> {
+/// Sends a command to an access point.
+pub(super) fn send_command(access_point: usize, words: &[&str]) -> anyhow::Result<()> {
     let mut command = Command::new("hostapd_cli");
     command
         .args(["-p", &format!("/run/hostapd/ap{access_point}")])
@@ -263,19 +264,19 @@ pub(super) fn tell(access_point: usize, words: &[&str]) -> anyhow::Result<()> {
     said(&mut command).map(drop)
 }
 
-/// How many networks carry the tunnel.
+/// Returns the number of active networks.
 pub(super) fn active(status: &Value) -> usize {
     let networks = status["networks"].as_array().into_iter().flatten();
     networks.filter(|network| network["state"] == "active").count()
 }
 
-/// What is said of a Wi-Fi network.
+/// Returns the entry of a Wi-Fi network.
 pub(super) fn station<'a>(status: &'a Value, ssid: &str) -> Option<&'a Value> {
     let mut all = status["radio"].as_array()?.iter();
     all.find(|station| station["ssid"] == ssid)
 }
 
-/// What a command says; it must succeed.
+/// Runs a command that must succeed, and returns its output.
 pub(super) fn said(command: &mut Command) -> anyhow::Result<String> {
     let output = command
         .output()
@@ -290,7 +291,7 @@ pub(super) fn said(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Looks again and again.
+/// Polls until a value is present.
 pub(super) fn until<T>(
     what: &str,
     limit: Duration,
@@ -302,9 +303,9 @@ pub(super) fn until<T>(
             return Ok(found);
         }
         if clock::now() >= deadline {
-            bail!("not within {} s: {what}", limit.as_secs());
+            bail!("timeout after {} s: {what}", limit.as_secs());
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(RETRY_INTERVAL);
     }
 }
 
@@ -315,7 +316,8 @@ fn is_timeout(error: &std::io::Error) -> bool {
     )
 }
 
-/// The counter of that name in `/proc/net/snmp`: a line of names, then one of numbers.
+/// Returns the counter of retransmitted segments in `/proc/net/snmp`: a line of names, then a line
+/// of numbers.
 fn retransmitted(snmp: &str) -> Option<u64> {
     let mut lines = snmp.lines().filter(|line| line.starts_with("Tcp:"));
     let (names, numbers) = (lines.next()?, lines.next()?);
@@ -324,18 +326,25 @@ fn retransmitted(snmp: &str) -> Option<u64> {
 }
 
 const HUB: &str = "198.51.100.2:4433";
+/// Port of the file server. Source: RFC 9110 section 4.2.1.
 const PORT: u16 = 80;
-/// What NIST Net holds back: all that a sender's window has. Units: packets.
+/// Queue of NIST Net, as large as a sender's window. Units: packets.
 const CABLE_QUEUE: &str = "6000";
+/// Timeout of an answer. Source: our choice; a busy machine starts a daemon within some seconds.
 const ANSWER: Duration = Duration::from_secs(20);
-/// From the start to the tunnel over all networks: two of the client's scans, which are a minute
-/// apart, with addresses and sessions.
+/// Time limit from the start to the tunnel over all networks: two of the client's scans, which are
+/// a minute apart, with address configuration and session establishment. Source: two of
+/// `LONGEST_PAUSE` of `products/air/src/choosing.rs`, and 30 s for the rest.
 const READY: Duration = Duration::from_secs(150);
+/// Timeout of a connection to the server. Source: our choice; the tunnel is up by then.
 const CONNECT: Duration = Duration::from_secs(10);
-/// One system call reads at most this much.
+/// Maximum size of one read. Source: our choice; fewer system calls do not change a rate of Wi-Fi.
+/// Units: bytes.
 const BLOCK: usize = 64 * 1024;
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Lines of a log.
+/// Interval of checks while waiting, which bounds the error of measured times. Source: our choice,
+/// a fiftieth of the second that the evaluations measure.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// Number of quoted lines of a log. Source: our choice; the whole log stays in the run's folder.
 const QUOTED: usize = 8;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! ffmpeg as a program: what encodes and decodes.
+//! Encoding and decoding by the program ffmpeg.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,20 +6,20 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// Is there an ffmpeg?
+/// Checks that ffmpeg is installed.
 ///
 /// # Errors
-/// There is none: what to do.
+/// When ffmpeg is missing; the message names the remedy.
 pub(super) fn check() -> anyhow::Result<()> {
     run(&["-version"], &[])
         .map(drop)
         .context("this needs ffmpeg; on Debian: apt-get install ffmpeg")
 }
 
-/// Runs ffmpeg with this on its standard input; what it writes on its standard output.
+/// Runs ffmpeg with `input` on standard input, and returns its standard output.
 ///
 /// # Errors
-/// It cannot be started, or says that something is wrong: its last line.
+/// When ffmpeg cannot be started or fails; the message is its last line.
 pub(super) fn run(arguments: &[&str], input: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut child = Command::new("ffmpeg")
         .args(["-v", "error", "-nostdin", "-y"])
@@ -31,7 +31,7 @@ pub(super) fn run(arguments: &[&str], input: &[u8]) -> anyhow::Result<Vec<u8>> {
         .context("cannot start ffmpeg")?;
     let mut stdin = child.stdin.take().context("no standard input")?;
     let output = std::thread::scope(|scope| {
-        // It may end before it has read everything; its own words say why.
+        // ffmpeg may exit before it has read all input; its error output gives the reason.
         scope.spawn(move || stdin.write_all(input).is_ok());
         child.wait_with_output()
     })?;
@@ -42,22 +42,23 @@ pub(super) fn run(arguments: &[&str], input: &[u8]) -> anyhow::Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// The pictures that are encoded.
+/// Pictures to encode.
 pub(super) struct Source {
-    /// Raw, one after the other (planar, 4:2:0).
+    /// Raw pictures in display order (planar, 4:2:0).
     pub(super) pictures: Vec<Vec<u8>>,
 }
 
-/// Width and height of all pictures, points.
+/// Width and height of all pictures. Units: pixels. Source: our choice, 16:9 at a rate that the
+/// networks of the evaluations carry.
 pub(super) const SIZE: (usize, usize) = (640, 360);
-/// Pictures a second.
+/// Pictures per second. Source: the rate of television in Europe (ITU-R BT.470).
 pub(super) const RATE: u32 = 25;
 
 impl Source {
-    /// The first seconds of a file, or a test picture, in the size of all pictures here.
+    /// Returns the first seconds of a file or of a test pattern, scaled to [`SIZE`].
     ///
     /// # Errors
-    /// The file is no video.
+    /// When the file is not a video.
     pub(super) fn new(input: Option<&Path>, seconds: u32) -> anyhow::Result<Self> {
         let (width, height) = SIZE;
         let seconds = seconds.to_string();
@@ -81,14 +82,14 @@ impl Source {
     }
 }
 
-/// Raw pictures that were written one after the other.
+/// Splits consecutive raw pictures.
 pub(super) fn cut(raw: &[u8]) -> Vec<Vec<u8>> {
     raw.chunks_exact(SIZE.0 * SIZE.1 * 3 / 2)
         .map(<[u8]>::to_vec)
         .collect()
 }
 
-/// What ffmpeg has to know of raw pictures on its input.
+/// Returns ffmpeg's arguments for raw pictures on standard input.
 pub(super) fn raw_input(rate: u32) -> Vec<String> {
     let (width, height) = SIZE;
     let words = format!("-f rawvideo -pix_fmt yuv420p -s {width}x{height} -r {rate} -i -");

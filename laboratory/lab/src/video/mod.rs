@@ -1,8 +1,8 @@
-//! What a real video looks like after it went over several networks at once.
+//! Effect of several networks at once on a real video.
 //!
-//! ffmpeg encodes a video in three ways, those of Piconet's three algorithms (section III-D):
-//! temporal layers, I, P and B pictures, and two descriptions. A run sends their pictures through
-//! the tunnel and says which can be shown; those are decoded and held against what was encoded.
+//! ffmpeg encodes a video in three codings, those of Piconet's three algorithms (section III-D):
+//! temporal layers; I, P and B pictures; and two descriptions. A run sends the pictures through the
+//! tunnel and reports which can be displayed; these are decoded and compared with the source.
 
 mod coded;
 mod ffmpeg;
@@ -24,32 +24,33 @@ use hawser_wire::data::Class;
 use serde::Serialize;
 
 use crate::progress;
-use crate::ways::lab_options;
-use coded::{Coded, Way};
+use crate::systems::lab_options;
+use coded::{Coded, VideoCoding};
 use ffmpeg::Source;
 use score::Score;
 
-/// Sends a real video over several networks and measures what is seen at the other end.
+/// Sends an encoded video over several networks, and measures its quality at the receiver.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct VideoArgs {
-    /// The networks: a scenario, whose workloads the video replaces; three modems of neighbours
-    /// where none is named.
+    /// Scenario file whose networks are used and whose workloads the video replaces [default: three
+    /// neighbours' modems, scenarios/video-pool.toml].
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// Replaces a field of the scenario, e.g. `--set network.0.down.loss=0.05`.
+    /// Replaces a field of the scenario, e.g. `--set network.0.down.loss=0.05`. May be repeated.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
-    /// The video, anything that ffmpeg reads; a test picture that moves where none is named.
+    /// Video file, in any format that ffmpeg reads [default: a moving test pattern].
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// How much of it is sent, seconds.
+    /// Duration of the video, in seconds.
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// Mean rate of the encoded video, kbit/s.
+    /// Mean rate of the encoded video, in kbit/s.
     #[arg(long, value_name = "KBPS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(50..=50_000))]
     rate: u32,
-    /// What is held against the schedulers that know what the parts of a video are worth.
+    /// Schedulers, separated by commas, to compare with each coding's own scheduler, which knows
+    /// the dependencies of its parts.
     #[arg(
         long,
         value_name = "SCHEDULER",
@@ -57,13 +58,13 @@ pub(crate) struct VideoArgs {
         default_value = "earliest-delivery,surplus-round-robin,random"
     )]
     versus: Vec<String>,
-    /// Runs each N times, with another seed each time, and prints means.
+    /// Number of runs of each coding and scheduler, each with another seed; means are printed.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
-    /// Runs in virtual time, without root and daemons.
+    /// Runs in virtual time, without root or daemons.
     #[arg(long)]
     sim: bool,
-    /// Where the page, its pictures and the encoded videos go.
+    /// Output directory of the page, its pictures and the encoded videos.
     #[arg(long, value_name = "DIR", default_value = "out/video")]
     out: PathBuf,
     /// Prints the result as JSON.
@@ -71,19 +72,19 @@ pub(crate) struct VideoArgs {
     json: bool,
 }
 
-/// A run of one coding through one scheduler.
+/// Result of one coding with one scheduler.
 #[derive(Debug, Serialize)]
 struct Row {
     #[serde(serialize_with = "named")]
-    way: Way,
+    way: VideoCoding,
     scheduler: String,
-    /// Whether it is the one that suits the coding.
+    /// Set for the scheduler that belongs to the coding.
     is_own: bool,
     #[serde(flatten)]
     score: Score,
 }
 
-fn named<S: serde::Serializer>(way: &Way, serializer: S) -> Result<S::Ok, S::Error> {
+fn named<S: serde::Serializer>(way: &VideoCoding, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(way.name())
 }
 
@@ -109,12 +110,12 @@ pub(crate) fn run(args: VideoArgs) -> anyhow::Result<ExitCode> {
         )));
     }
     ffmpeg::check()?;
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
     let options = if args.sim { None } else { Some(lab_options(None)?) };
     progress::line(|| "encodes".to_owned());
     let source = Source::new(args.input.as_deref(), args.seconds)?;
     let mut rows = Vec::new();
-    for way in Way::ALL {
+    for way in VideoCoding::ALL {
         let coded = Coded::encode(&source, way, args.rate, &args.out)?;
         let own = way.coding().scheduler();
         let others = args.versus.iter().map(String::as_str).filter(|name| *name != own);
@@ -128,7 +129,7 @@ pub(crate) fn run(args: VideoArgs) -> anyhow::Result<ExitCode> {
                     layer_loss, is_shown, ..
                 }) = report.workloads.first()
                 else {
-                    bail!("the run says nothing of the video");
+                    bail!("the run has no result of the video");
                 };
                 let screen = coded.decode(is_shown)?;
                 let score = Score::of(&source, &screen, layer_loss);
@@ -169,17 +170,17 @@ fn is_scheduler(name: &str) -> bool {
     hawser_wire::control::SCHEDULERS.contains(&name)
 }
 
-/// The networks of a scenario with the video as all that they carry.
+/// Returns the scenario with the video as its only workload.
 fn carrying(scenario: &Scenario, coded: &Coded, scheduler: &str) -> Scenario {
     let mut scenario = scenario.clone();
     let film = &coded.film;
     scenario.workloads = vec![Workload::Video {
         direction: Direction::Down,
         rate: film.rate(),
-        coding: coded.way.coding(),
+        coding: coded.coding.coding(),
         film: Some(Arc::new(film.clone())),
     }];
-    scenario.beside.clear();
+    scenario.competing.clear();
     scenario.duration = film.duration() + LAST_PICTURES;
     scenario.schedulers.retain(|(class, _)| *class != Class::Layered);
     scenario.schedulers.push((Class::Layered, scheduler.to_owned()));
@@ -201,15 +202,16 @@ fn carry(scenario: &Scenario, options: Option<&Options>, what: &str) -> anyhow::
 }
 
 const POOL: &str = include_str!("../../../../scenarios/video-pool.toml");
-/// Until the last picture has been shown, and counts.
+/// Additional duration until the last picture has been displayed. Source: our choice, more than
+/// `TIMEOUT` of `hawser_netem::video`, after which no picture is displayed.
 const LAST_PICTURES: Duration = Duration::from_secs(1);
 
 const HELP: &str = "\
-Three codings, each striped by the scheduler that knows what its parts are worth, and by others:
-temporal layers (VP9, layer-priority), I, P and B pictures (H.264, layer-priority), two descriptions
-(VP9, independent-path). A picture that is not there with all that it builds on within 400 ms is not
-shown; the one before stays. Needs ffmpeg with libvpx and libx264 (on Debian: apt-get install
-ffmpeg).
+Compares three codings, each with the scheduler that knows the importance of its parts and with \
+other schedulers: temporal layers (VP9, layer-priority), I, P and B pictures (H.264, \
+layer-priority), and two descriptions (VP9, independent-path). A picture that does not arrive \
+within 400 ms, together with all pictures on which it depends, is not shown; the previous picture \
+stays. Needs ffmpeg with libvpx and libx264 (on Debian: apt-get install ffmpeg).
 
   sudo hawser-lab video
   hawser-lab video --sim --runs 8

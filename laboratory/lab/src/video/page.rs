@@ -1,18 +1,18 @@
-//! The result as a table for a terminal and as a page with pictures.
+//! Results as a table for a terminal and as a page with pictures.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Context;
-use hawser_experiments::reproduce::{Axis, JoinedCurve, JoinedPlot, Unit, escape, page};
+use hawser_experiments::reproduce::{Axis, MergedCurve, MergedPlot, Unit, escape, page};
 use hawser_netem::report::{Spread, percents};
 
 use super::Row;
-use super::coded::Way;
+use super::coded::VideoCoding;
 use super::ffmpeg::{self, RATE, Source, raw_input};
 use super::score::{Score, black};
 
-/// A table for a terminal.
+/// Returns the table for a terminal.
 pub(super) fn to_text(rows: &[Row]) -> String {
     let mut text = format!(
         "  {:<28}{:<22}{:>9}{:>14}{:>9}   lost by part, %\n",
@@ -34,13 +34,13 @@ pub(super) fn to_text(rows: &[Row]) -> String {
     text
 }
 
-/// The page; its pictures are files beside it.
+/// Returns the page; its pictures are separate files in the same directory.
 pub(super) fn write(rows: &[Row], networks: &str, how: &str) -> String {
     let mut text = format!(
         "<p>A video over {}, {how}: encoded by ffmpeg in three ways, each striped by the scheduler that knows what its parts are worth (the first of each) and by others. A picture that is not there with all that it builds on within 400 ms is not shown, and the one before stays on the screen. PSNR is of brightness, of what is on the screen against what was filmed at that time.</p>\n",
         escape(networks)
     );
-    for way in Way::ALL {
+    for way in VideoCoding::ALL {
         let of_way: Vec<&Row> = rows.iter().filter(|row| row.way == way).collect();
         let _ = writeln!(
             text,
@@ -68,15 +68,15 @@ pub(super) fn write(rows: &[Row], networks: &str, how: &str) -> String {
     page("a video over several networks", &text)
 }
 
-fn over_time(rows: &[&Row]) -> JoinedPlot {
+fn over_time(rows: &[&Row]) -> MergedPlot {
     let curve = |row: &&Row| {
         let point = |(index, db): (usize, &f64)| (index as f64 / f64::from(RATE), Spread::only(*db));
-        JoinedCurve {
+        MergedCurve {
             name: row.scheduler.clone(),
             points: row.score.each_db.iter().enumerate().map(point).collect(),
         }
     };
-    JoinedPlot {
+    MergedPlot {
         setup: String::new(),
         title: "the picture on the screen".to_owned(),
         x: Axis {
@@ -91,13 +91,13 @@ fn over_time(rows: &[&Row]) -> JoinedPlot {
     }
 }
 
-/// Saves what was on the screen at the worst moment.
+/// Saves the displayed picture at the moment of the lowest quality.
 ///
 /// # Errors
-/// ffmpeg fails, or the file cannot be written.
+/// When ffmpeg fails, or the file cannot be written.
 pub(super) fn save_picture(
     out: &Path,
-    (way, scheduler): (Way, &str),
+    (way, scheduler): (VideoCoding, &str),
     score: &Score,
     source: &Source,
     screen: &[Option<Vec<u8>>],
@@ -132,6 +132,6 @@ pub(super) fn save_picture(
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn picture_name(way: Way, scheduler: &str) -> String {
+fn picture_name(way: VideoCoding, scheduler: &str) -> String {
     format!("{}-{scheduler}.jpg", way.file())
 }

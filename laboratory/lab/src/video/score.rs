@@ -1,28 +1,28 @@
-//! How good what was shown looks.
+//! Quality of the displayed pictures.
 
 use serde::Serialize;
 
 use super::ffmpeg::{RATE, SIZE, Source};
 
-/// What somebody saw who watched it.
+/// Quality of a video at its viewer.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Score {
-    /// The share of the time in which an older picture stood on the screen.
+    /// Share of the time in which an outdated picture was displayed, 0 to 1.
     pub(super) frozen: f64,
-    /// The longest time without a new picture, ms; of several runs, the longest.
+    /// Longest time without a new picture, in ms; the maximum of several runs.
     pub(super) longest_ms: f64,
-    /// Of the picture on the screen against the one that was filmed at that time, mean, dB: of
-    /// brightness.
+    /// Mean luma PSNR of the displayed picture against the source picture of the same time. Units:
+    /// dB.
     pub(super) psnr_db: f64,
-    /// The share of datagrams that were not there in time, by layer or description.
+    /// Share of datagrams that did not arrive in time, by layer or description, 0 to 1.
     pub(super) layer_loss: Vec<f64>,
-    /// The same, of each picture; of several runs, of the first.
+    /// Luma PSNR of each picture, of the first of several runs. Units: dB.
     #[serde(skip)]
     pub(super) each_db: Vec<f64>,
 }
 
 impl Score {
-    /// Of the pictures that came, each at its place.
+    /// Scores the displayed pictures, each at its display position.
     pub(super) fn of(source: &Source, screen: &[Option<Vec<u8>>], layer_loss: &[f64]) -> Self {
         let (mut frozen, mut standing, mut longest) = (0usize, 0usize, 0usize);
         let mut on_screen = BLACK;
@@ -52,7 +52,7 @@ impl Score {
         }
     }
 
-    /// Of several runs.
+    /// Returns the mean of several runs.
     pub(super) fn mean(runs: Vec<Self>) -> Self {
         let count = runs.len().max(1) as f64;
         let mean = |figure: &dyn Fn(&Self) -> f64| runs.iter().map(figure).sum::<f64>() / count;
@@ -69,7 +69,7 @@ impl Score {
     }
 }
 
-/// What is on the screen before the first picture.
+/// State of the screen before the first picture.
 const BLACK: Option<usize> = None;
 
 /// A black picture.
@@ -80,17 +80,18 @@ pub(super) fn black() -> Vec<u8> {
     picture
 }
 
-/// Peak signal to noise ratio of brightness, dB; [`MOST_DB`] where nothing differs.
+/// Returns the luma PSNR in dB; [`MAX_DB`] for equal pictures.
 fn psnr(filmed: &[u8], seen: &[u8]) -> f64 {
     let points = SIZE.0 * SIZE.1;
     let difference = |(one, other): (&u8, &u8)| u64::from(one.abs_diff(*other)).pow(2);
     let sum: u64 = filmed[..points].iter().zip(&seen[..points]).map(difference).sum();
     let mean = sum as f64 / points as f64;
-    (10.0 * (255.0 * 255.0 / mean).log10()).min(MOST_DB)
+    (10.0 * (255.0 * 255.0 / mean).log10()).min(MAX_DB)
 }
 
-/// What nobody tells from the same picture. Units: dB.
-const MOST_DB: f64 = 60.0;
+/// PSNR of equal pictures. Units: dB. Source: our choice, above the 48.13 dB of pictures that
+/// differ by one step each; an infinite value would have no mean.
+const MAX_DB: f64 = 60.0;
 
 #[cfg(test)]
 mod tests {
@@ -119,7 +120,7 @@ mod tests {
             (0.25, 80.0, &[0.5][..])
         );
         // 20 log10(255 / 1) and 20 log10(255 / 2).
-        let expected = [MOST_DB, 48.13, 42.11, MOST_DB];
+        let expected = [MAX_DB, 48.13, 42.11, MAX_DB];
         for (found, expected) in score.each_db.iter().zip(expected) {
             assert!((found - expected).abs() < 0.01, "{found} {expected}");
         }
@@ -131,6 +132,6 @@ mod tests {
             pictures: vec![grey(16), grey(16)],
         };
         let score = Score::of(&source, &[None, None], &[]);
-        assert_eq!((score.frozen, score.psnr_db), (1.0, MOST_DB));
+        assert_eq!((score.frozen, score.psnr_db), (1.0, MAX_DB));
     }
 }

@@ -1,11 +1,11 @@
-//! An access point above the medium: beacons, associations, and what it keeps for stations that
-//! sleep.
+//! An 802.11 access point above the medium: beacons, associations, and buffers of sleeping
+//! stations.
 //!
 //! It starts without stations and sends beacons. A station authenticates, associates and gets an
-//! association id; what comes for it is sent at once while it is awake, and kept while it says that
-//! it sleeps, up to a bound and an age, the oldest thrown away first. It asks for one packet with a
-//! PS-Poll, or wakes and gets all. A station that is silent for long is deauthenticated, as is one
-//! that speaks without being associated.
+//! association id. Packets for a station are sent at once while it is awake, and buffered while it
+//! reports that it sleeps, up to a number and an age, the oldest dropped first. The station
+//! requests one packet with a PS-Poll, or wakes up and gets all. A station that is idle too long is
+//! deauthenticated, as is one that sends without being associated.
 //!
 //! ```text
 //!   unknown -- authenticate --> authenticated -- associate --> awake <-- power-save bit --> asleep
@@ -24,18 +24,18 @@ use hawser_units::{Duration, Instant};
 use super::phy::DATA_OVERHEAD;
 use super::{BEACON_LEN, Beacon, Frame, MANAGEMENT_LEN, NULL_LEN, Outgoing, StationId};
 
-/// How an access point behaves.
+/// Parameters of an access point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AccessPointConfig {
-    /// Its network's name, as a number.
+    /// Number of the access point's network (SSID).
     pub network: u32,
-    /// Between beacons.
+    /// Interval between beacons.
     pub beacon_interval: Duration,
-    /// Packets kept for each sleeping station.
+    /// Maximum number of packets buffered for each sleeping station.
     pub kept: usize,
-    /// How long they are kept.
+    /// Lifetime of buffered packets.
     pub kept_for: Duration,
-    /// Silence after which a station is deauthenticated.
+    /// Idle time after which a station is deauthenticated.
     pub idle_limit: Duration,
 }
 
@@ -53,14 +53,14 @@ impl Default for AccessPointConfig {
     }
 }
 
-/// What an access point has done with packets.
+/// Counters of an access point's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessPointCounters {
-    /// Packets for stations it does not know.
+    /// Packets for unknown stations.
     pub unknown: u64,
-    /// Packets thrown away because more were kept than may be.
+    /// Packets dropped because a buffer was full.
     pub overflowed: u64,
-    /// Packets thrown away because they were kept too long.
+    /// Packets dropped because they were buffered too long.
     pub expired: u64,
     /// Packets of stations that were deauthenticated.
     pub abandoned: u64,
@@ -75,13 +75,13 @@ struct Client<P> {
     heard: Instant,
 }
 
-/// An access point.
+/// An 802.11 access point.
 ///
-/// Drive it as every machine of this level. Whoever owns the medium sends what
-/// [`Self::poll_transmit`] gives, and when [`Self::poll_recall`] names a station takes back what
-/// waits for it at the medium and hands it to [`Self::keep`].
+/// Drive it as every machine of this level. The owner of the medium sends the frames of
+/// [`Self::poll_transmit`]; when [`Self::poll_recall`] names a station, it removes the station's
+/// frames from the medium's queue and passes them to [`Self::keep`].
 ///
-/// Cost: O(1) a packet, O(stations) a beacon.
+/// Cost: O(1) per packet, O(stations) per beacon.
 #[derive(Debug)]
 pub struct AccessPoint<P> {
     config: AccessPointConfig,
@@ -95,7 +95,7 @@ pub struct AccessPoint<P> {
 }
 
 impl<P: Copy> AccessPoint<P> {
-    /// An access point whose first beacon is due at `first_beacon`.
+    /// Creates an access point whose first beacon is due at `first_beacon`.
     #[must_use]
     pub fn new(config: AccessPointConfig, first_beacon: Instant) -> Self {
         Self {
@@ -110,13 +110,13 @@ impl<P: Copy> AccessPoint<P> {
         }
     }
 
-    /// What was thrown away, and why.
+    /// Returns the counters of dropped packets, by reason.
     #[must_use]
     pub fn counters(&self) -> AccessPointCounters {
         self.counters
     }
 
-    /// Whether a station is associated.
+    /// Returns whether a station is associated.
     #[must_use]
     pub fn is_associated(&self, station: StationId) -> bool {
         self.clients
@@ -124,28 +124,27 @@ impl<P: Copy> AccessPoint<P> {
             .is_some_and(|client| client.aid.is_some())
     }
 
-    /// Packets kept for a sleeping station.
+    /// Returns the number of packets buffered for a sleeping station.
     #[must_use]
-    pub fn kept(&self, station: StationId) -> usize {
+    pub fn buffered(&self, station: StationId) -> usize {
         self.clients.get(&station).map_or(0, |client| client.kept.len())
     }
 
-    /// Announces a move to another channel in the next `beacons` beacons; [`Self::poll_move`] says
-    /// when it is due.
+    /// Announces a move to another channel in the next `beacons` beacons; [`Self::poll_move`]
+    /// returns the channel when the move is due.
     pub fn announce_move(&mut self, channel: u16, beacons: u8) {
         self.moves = Some((channel, beacons));
     }
 
-    /// The channel to move to now.
+    /// Returns the channel to move to now.
     pub fn poll_move(&mut self) -> Option<u16> {
         self.moved.take()
     }
 
-    /// Takes in an IP packet of `len` bytes for a station. Returns it when the station is not
-    /// associated.
+    /// Accepts an IP packet of `len` bytes for a station.
     ///
     /// # Errors
-    /// The station is unknown: the packet comes back, and is counted.
+    /// Returns the packet if the station is not associated; the packet is counted.
     pub fn handle_packet(&mut self, to: StationId, packet: P, len: u32, now: Instant) -> Result<(), P> {
         let Some(client) = self.clients.get(&to).filter(|client| client.aid.is_some()) else {
             self.counters.unknown += 1;
@@ -159,7 +158,7 @@ impl<P: Copy> AccessPoint<P> {
         Ok(())
     }
 
-    /// Keeps a packet for a sleeping station; one for a station that has gone is counted.
+    /// Buffers a packet for a sleeping station; a packet for a station that has left is counted.
     pub fn keep(&mut self, to: StationId, packet: P, len: u32, now: Instant) {
         let Some(client) = self.clients.get_mut(&to) else {
             self.counters.abandoned += 1;
@@ -172,8 +171,8 @@ impl<P: Copy> AccessPoint<P> {
         client.kept.push_back((packet, len, now));
     }
 
-    /// Takes in a frame that the medium delivered from a station. Returns the packet that goes on
-    /// to the network.
+    /// Handles a frame that the medium delivered from a station. Returns the packet to forward to
+    /// the network.
     pub fn handle_frame(&mut self, from: StationId, frame: &Frame<P>, now: Instant) -> Option<P> {
         if let Some(client) = self.clients.get_mut(&from) {
             client.heard = now;
@@ -222,13 +221,13 @@ impl<P: Copy> AccessPoint<P> {
         None
     }
 
-    /// When a beacon is due.
+    /// Returns when a beacon is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.next_beacon
     }
 
-    /// Lets time pass: beacons, and with them what has become too old.
+    /// Handles the passing of time: sends beacons and drops packets that are too old.
     pub fn handle_timeout(&mut self, now: Instant) {
         while self.next_beacon <= now {
             let due = self.next_beacon;
@@ -256,12 +255,12 @@ impl<P: Copy> AccessPoint<P> {
         }
     }
 
-    /// The next frame to send.
+    /// Returns the next frame to send.
     pub fn poll_transmit(&mut self) -> Option<Outgoing<Frame<P>>> {
         self.outgoing.pop_front()
     }
 
-    /// The next station whose frames are to be taken back from the medium: it sleeps.
+    /// Returns the next sleeping station whose frames must be removed from the medium's queue.
     pub fn poll_recall(&mut self) -> Option<StationId> {
         self.recalls.pop_front()
     }
@@ -280,7 +279,7 @@ impl<P: Copy> AccessPoint<P> {
             self.send(from, Frame::Deauthenticate, MANAGEMENT_LEN);
             return;
         };
-        let free = (1..=MOST_CLIENTS).find(|aid| used & 1 << aid == 0);
+        let free = (1..=MAX_CLIENTS).find(|aid| used & 1 << aid == 0);
         if let Some(aid) = client.aid.or(free) {
             client.aid = Some(aid);
             client.asleep = false;
@@ -288,7 +287,7 @@ impl<P: Copy> AccessPoint<P> {
         }
     }
 
-    /// Whether a station may speak; one that may not is told.
+    /// Returns whether a station is associated; notifies the station if it is not.
     fn admits(&mut self, from: StationId) -> bool {
         let is_associated = self.is_associated(from);
         if !is_associated {
@@ -303,7 +302,7 @@ impl<P: Copy> AccessPoint<P> {
         };
         if asleep && !client.asleep {
             client.asleep = true;
-            // What has been handed to the medium for it would be tried in vain.
+            // Frames in the medium's queue for this station would be transmitted in vain.
             let (waiting, others) = std::mem::take(&mut self.outgoing)
                 .into_iter()
                 .partition::<VecDeque<_>, _>(|out| {
@@ -324,7 +323,7 @@ impl<P: Copy> AccessPoint<P> {
         }
     }
 
-    /// One packet for a station that sleeps.
+    /// Sends one buffered packet to a sleeping station.
     fn serve(&mut self, from: StationId, now: Instant) {
         self.expire(now);
         let Some(client) = self.clients.get_mut(&from) else {
@@ -392,8 +391,9 @@ impl<P: Copy> AccessPoint<P> {
     }
 }
 
-/// As many as the traffic indication map of [`Beacon`] can name.
-const MOST_CLIENTS: u8 = 63;
+/// Maximum number of clients. Source: the traffic indication map of [`Beacon`] has 64 bits, of
+/// which bit 0 is for group traffic (IEEE 802.11-2016 section 9.4.2.6).
+const MAX_CLIENTS: u8 = 63;
 
 #[cfg(test)]
 mod tests;

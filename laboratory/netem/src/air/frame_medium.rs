@@ -1,16 +1,15 @@
-//! Frames of real 802.11 stacks on the medium: who is meant by an address, who is on which channel,
-//! and what a stack is told of a frame when it is done.
+//! Frames of real 802.11 stacks on the emulated medium: addresses, channels, and reports to a stack
+//! about its frames.
 //!
-//! A stack hands each frame over once; the medium makes the attempts, sets the retry bit of all but
-//! the first, and says at the end how many it took and whether an acknowledgement came. Radios are
-//! added when they first speak, and so are their addresses. It fails as radio does: a frame to an
-//! address that nobody has is tried as often as any other, and given up.
+//! A stack passes each frame once; the medium makes the attempts, sets the retry bit of all but the
+//! first, and finally reports the number of attempts and whether the frame was acknowledged. Radios
+//! and addresses are added when they first send. It fails as radio does: a frame to an unknown
+//! address has as many attempts as any other, and is then given up.
 //!
-//! Scope: radios at the medium's own choice of rates, as where a card's firmware chooses.
-//! Limitations: a radio is on one channel, the one it sent on last (or that
-//! [`FrameMedium::handle_tuned`] says, which is asked of radios that frames are for); a frame that
-//! waits while its radio moves is sent on the new channel. Frames carry no rate of their own, so
-//! what a stack's own rate control wishes is not asked.
+//! Scope: the medium chooses the rate of each radio, as cards do whose firmware has rate control.
+//! Limitations: a radio is on one channel, that of its last frame or of
+//! [`FrameMedium::handle_tuned`]; a queued frame of a radio that changes channel is sent on the new
+//! channel. Frames carry no rate, so a stack's own rate control has no effect.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -23,105 +22,106 @@ use super::phy::PhyRate;
 use super::signal::{FrameLoss, Signal};
 use super::{Outgoing, StationId};
 
-/// An address of the link layer.
+/// Address of the link layer.
 pub type Address = [u8; 6];
 
-/// A frame that a stack hands over.
+/// A frame passed by a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackFrame {
-    /// The radio that sends it, by the name that its stack has for it.
+    /// Sending radio, by its stack's name for it.
     pub radio: Address,
-    /// Where it is sent. Units: MHz.
+    /// Frequency. Units: MHz.
     pub frequency: u32,
-    /// The frame from its header on, without check sequence.
+    /// Frame without check sequence.
     pub bytes: Vec<u8>,
-    /// What the stack calls it.
+    /// Cookie of the stack.
     pub cookie: u64,
-    /// Whether an acknowledgement is waited for.
+    /// Set if the frame is to be acknowledged.
     pub wants_ack: bool,
 }
 
-/// What stacks are told.
+/// Report for stacks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MediumEvent {
-    /// A radio reads a frame.
+    /// A radio has received a frame.
     Read {
-        /// Which.
+        /// Receiving radio.
         radio: Address,
-        /// Where. Units: MHz.
+        /// Frequency. Units: MHz.
         frequency: u32,
         /// The frame, with the retry bit of this attempt.
         bytes: Vec<u8>,
-        /// Its modulation.
+        /// Modulation.
         rate: PhyRate,
-        /// Units: dBm.
+        /// Received power. Units: dBm.
         power: i32,
-        /// The medium takes the radio to be on another channel. A stack that takes the frame
-        /// nevertheless is there: [`FrameMedium::handle_tuned`].
+        /// Set if the medium believes that the radio is on another channel. If its stack accepts
+        /// the frame, the radio is on this channel: [`FrameMedium::handle_tuned`].
         is_elsewhere: bool,
     },
-    /// A radio is done with a frame.
+    /// A radio has finished with a frame.
     Done {
-        /// Which.
+        /// Radio that sent the frame.
         radio: Address,
-        /// What its stack called it.
+        /// Cookie of its stack.
         cookie: u64,
-        /// How the last attempt was modulated, or would have been.
+        /// Modulation of the last attempt, or the intended one.
         rate: PhyRate,
-        /// How often it was sent; 0: the queue was full.
+        /// Number of attempts; 0 if the queue was full.
         attempts: u8,
-        /// Whether an acknowledgement came.
+        /// Set if the frame was acknowledged.
         acknowledged: bool,
     },
 }
 
-/// What there is between radios, and what they are like.
+/// Properties of radios, and of the signals between them.
 #[derive(Clone, Debug)]
 pub struct MediumConfig {
-    /// Radios of which nothing else is said.
+    /// Default properties of radios.
     pub station: StationConfig,
-    /// These.
+    /// Properties of individual radios.
     pub stations: BTreeMap<Address, StationConfig>,
-    /// Between radios of which nothing else is said.
+    /// Default signal between radios.
     pub signal: Signal,
-    /// Between these, in both directions.
+    /// Signals between pairs of radios, in both directions.
     pub signals: Vec<(Address, Address, Signal)>,
-    /// From the first of these to the second only, whatever the others say.
+    /// Signals from the first to the second radio only; they override `signals`.
     pub towards: Vec<(Address, Address, Signal)>,
-    /// Whether every radio reads the data of others too, as for monitor interfaces.
+    /// Set if every radio also receives data frames for others, as monitor interfaces require.
     pub overhear: bool,
-    /// Whoever else is on the air.
+    /// Additional stations without a stack.
     pub strangers: Vec<Stranger>,
-    /// Channels of which each is noise on the other. Units: MHz.
+    /// Pairs of channels that are noise to each other. Units: MHz.
     pub overlaps: Vec<(u32, u32)>,
 }
 
-/// Two stations without a stack, of which one sends to the other.
+/// Pair of stations without a stack, of which one sends to the other.
 #[derive(Clone, Debug)]
 pub struct Stranger {
-    /// Both of them.
+    /// Properties of both stations.
     pub station: StationConfig,
-    /// Where they are. Units: MHz.
+    /// Frequency. Units: MHz.
     pub frequency: u32,
-    /// From one frame to the next.
+    /// Interval between frames.
     pub every: Duration,
-    /// Of a frame, with its header and check sequence. Units: bytes.
+    /// Length of a frame, with its header and check sequence. Units: bytes.
     pub len: u32,
-    /// It sends in the second half of each such period; `None`: all the time.
+    /// Period, in whose second half the station sends; `None`: it always sends.
     pub period: Option<Duration>,
-    /// Which radios of their channel they hear and are heard by, and how well; none: all, well.
+    /// Radios of the channel that the stations hear and that hear them, with their signals; empty:
+    /// all radios, with a good signal.
     pub heard_by: Vec<(Address, Signal)>,
 }
 
-/// A medium for the frames of real stacks.
+/// Medium for the frames of real stacks.
 #[derive(Debug)]
 pub struct FrameMedium {
-    air: Air<Arc<Carried>>,
+    air: Air<Arc<FrameBody>>,
     config: MediumConfig,
-    /// By number of the station, the stranger's included.
+    /// Radios by number of the station, strangers included.
     radios: Vec<Radio>,
     owners: BTreeMap<Address, StationId>,
-    /// In the order of the configuration's strangers.
+    /// Traffic of strangers, in the order of the configuration.
     talks: Vec<Talk>,
     events: VecDeque<MediumEvent>,
 }
@@ -133,17 +133,17 @@ struct Radio {
     owner: Owner,
 }
 
-/// Who is behind a radio.
+/// Owner of a radio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// It hears nothing and is heard by nobody.
+    /// Unused: it neither receives nor is received.
     Nobody,
     Stack,
     /// A stranger, by number.
     Stranger(usize),
 }
 
-/// A stranger's stations, and when it sends next.
+/// Stations of a pair without a stack, and the time of its next frame.
 #[derive(Debug)]
 struct Talk {
     from: StationId,
@@ -152,14 +152,14 @@ struct Talk {
 }
 
 #[derive(Debug, Default)]
-struct Carried {
+struct FrameBody {
     cookie: u64,
     frequency: u32,
     bytes: Vec<u8>,
 }
 
 impl FrameMedium {
-    /// A silent medium.
+    /// Creates an idle medium.
     #[must_use]
     pub fn new(mut config: MediumConfig, seed: u64, now: Instant) -> Self {
         let mut air = Air::new(seed, now);
@@ -187,19 +187,19 @@ impl FrameMedium {
         medium
     }
 
-    /// Says that a radio answers to an address too.
+    /// Adds an address to which a radio answers.
     pub fn handle_address(&mut self, radio: Address, address: Address) {
         let station = self.station(radio);
         self.owners.insert(address, station);
     }
 
-    /// Says which channel a radio is on.
+    /// Reports the channel of a radio.
     pub fn handle_tuned(&mut self, radio: Address, frequency: u32, now: Instant) {
         let station = self.station(radio);
         self.tune(station, frequency, now);
     }
 
-    /// Takes a frame of a stack; what is too short to be one is done at once.
+    /// Handles a frame of a stack; a frame that is too short is reported as done at once.
     pub fn handle_frame(&mut self, frame: StackFrame, now: Instant) {
         let station = self.station(frame.radio);
         let [receiver, transmitter] = [4, 10].map(|at| address_at(&frame.bytes, at));
@@ -219,9 +219,9 @@ impl FrameMedium {
         let outgoing = Outgoing {
             to: (!is_for_all).then_some(to),
             len: u32::try_from(frame.bytes.len()).unwrap_or(u32::MAX) + CHECK_SEQUENCE,
-            // Beacons have a queue of their own, and other management is sent as voice is.
+            // Beacons have a queue of their own, and other management frames are sent as AC_VO.
             urgent: frame.bytes[0] & TYPE == MANAGEMENT,
-            body: Arc::new(Carried {
+            body: Arc::new(FrameBody {
                 cookie: frame.cookie,
                 frequency: frame.frequency,
                 bytes: frame.bytes,
@@ -233,14 +233,14 @@ impl FrameMedium {
         self.take_events();
     }
 
-    /// When something happens next; `None`: not by itself.
+    /// Returns when the next event is due; `None` without one.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let talks = self.talks.iter().map(|talk| talk.next);
         talks.chain(self.air.poll_timeout()).min()
     }
 
-    /// Lets time pass.
+    /// Handles all events until `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         let strangers = &self.config.strangers;
         while let Some((talk, stranger)) = self
@@ -261,19 +261,19 @@ impl FrameMedium {
                 urgent: false,
                 body: Arc::default(),
             };
-            // A full queue loses it, as anybody's.
+            // A full queue drops the frame, as it does with a stack's frame.
             let _ = self.air.handle_packet(talk.from, outgoing, at);
         }
         self.air.handle_timeout(now);
         self.take_events();
     }
 
-    /// The next thing that stacks are told.
+    /// Returns the next report for stacks.
     pub fn poll_event(&mut self) -> Option<MediumEvent> {
         self.events.pop_front()
     }
 
-    /// The station of a radio, which is added when it is new.
+    /// Returns the station of a radio; adds the radio if it is new.
     fn station(&mut self, name: Address) -> StationId {
         let known = self
             .radios
@@ -339,7 +339,7 @@ impl FrameMedium {
         self.talks.push(Talk {
             from,
             to,
-            // Not all in one instant.
+            // Spreads the first frames over time.
             next: now + stranger.every.mul_f64(1.0 / (index as f64 + 2.0)),
         });
     }
@@ -367,7 +367,7 @@ impl FrameMedium {
         while let Some(event) = self.air.poll_event() {
             match event {
                 AirEvent::Delivered { at, frame } => self.on_read(at, &frame),
-                // To whom it is meant it is delivered too, once.
+                // The destination receives the frame by its own event.
                 AirEvent::Heard { at, frame } if frame.to != Some(at) => self.on_read(at, &frame),
                 AirEvent::Heard { .. } => {}
                 AirEvent::Finished { by, .. } if self.radios[usize::from(by.0)].owner != Owner::Stack => {}
@@ -380,7 +380,7 @@ impl FrameMedium {
                     acknowledged,
                 } => {
                     if to.is_none() {
-                        self.tell_those_elsewhere(by, &body);
+                        self.offer_off_channel(by, &body);
                     }
                     self.events.push_back(MediumEvent::Done {
                         radio: self.radios[usize::from(by.0)].name,
@@ -394,9 +394,9 @@ impl FrameMedium {
         }
     }
 
-    fn on_read(&mut self, at: StationId, frame: &Reception<Arc<Carried>>) {
+    fn on_read(&mut self, at: StationId, frame: &Reception<Arc<FrameBody>>) {
         let [sender, reader] = [frame.from, at].map(|id| &self.radios[usize::from(id.0)]);
-        // A stranger's frame has nothing that a stack could read.
+        // A stack cannot parse the frame of a station without a stack.
         if sender.owner != Owner::Stack || reader.owner != Owner::Stack {
             return;
         }
@@ -415,16 +415,16 @@ impl FrameMedium {
         });
     }
 
-    /// A radio that has followed its access point to another channel says nothing there before it
-    /// has heard a beacon, and acknowledges frames all the same. So one that is thought to be
-    /// elsewhere is asked, by a frame that no stack heeds: that it is taken shows where it is.
+    /// Sends a radio on an unknown channel a frame that stacks ignore, whose acceptance reveals the
+    /// channel: a radio that has followed its access point to another channel acknowledges frames
+    /// there, but sends nothing before it has received a beacon.
     fn ask_where(&mut self, from: StationId, to: StationId, receiver: Address, frequency: u32) {
         let [sender, radio] = [from, to].map(|id| &self.radios[usize::from(id.0)]);
         if radio.owner != Owner::Stack || radio.frequency == frequency {
             return;
         }
         let signal = self.config.between(sender.name, radio.name);
-        let mut bytes = vec![0; LEAST_FRAME];
+        let mut bytes = vec![0; MIN_FRAME];
         bytes[0] = CLEAR_TO_SEND;
         bytes[4..10].copy_from_slice(&receiver);
         self.events.push_back(MediumEvent::Read {
@@ -437,9 +437,9 @@ impl FrameMedium {
         });
     }
 
-    /// A radio that scans or follows its access point to another channel may say nothing there: a
-    /// broadcast that its stack takes shows where it is.
-    fn tell_those_elsewhere(&mut self, by: StationId, body: &Carried) {
+    /// Offers a broadcast to radios that the medium believes to be on other channels; acceptance
+    /// reveals the channel. A radio that scans or follows its access point may send nothing there.
+    fn offer_off_channel(&mut self, by: StationId, body: &FrameBody) {
         let sender = &self.radios[usize::from(by.0)];
         for radio in self.radios.iter().filter(|radio| radio.owner == Owner::Stack) {
             let signal = self.config.between(sender.name, radio.name);
@@ -459,7 +459,7 @@ impl FrameMedium {
 }
 
 impl Stranger {
-    /// Whether it sends at that time.
+    /// Returns whether the pair sends at that time.
     fn is_on(&self, at: Instant) -> bool {
         self.period.is_none_or(|period| {
             let into = u128::from(at.as_nanos()) % period.as_nanos().max(1);
@@ -467,7 +467,7 @@ impl Stranger {
         })
     }
 
-    /// How a radio and both of them receive each other.
+    /// Returns the signal between the pair and a radio, in both directions.
     fn received_by(&self, radio: Address) -> Signal {
         if self.heard_by.is_empty() {
             return Signal::clear();
@@ -487,7 +487,7 @@ impl MediumConfig {
     }
 }
 
-/// What the air calls a channel here: its frequency.
+/// Returns the number of a channel on the medium, which is its frequency.
 fn channel_of(frequency: u32) -> u16 {
     u16::try_from(frequency).unwrap_or(u16::MAX)
 }
@@ -500,23 +500,26 @@ fn power_of(signal: &Signal) -> i32 {
     signal.power.round() as i32
 }
 
-/// The station that unknown addresses stand for.
+/// Station that represents unknown addresses. Source: the first number.
 const STRANGER: StationId = StationId(0);
-/// Below what anybody senses. Units: dBm.
+/// Power below every sensitivity. Units: dBm. Source: our choice, far below the noise floor of -95
+/// dBm (`signal.rs`).
 const OUT_OF_RANGE: f32 = -150.0;
-/// At the end of each frame. Units: bytes.
+/// Length of the check sequence (IEEE 802.11-2016 section 9.2.4.8). Units: bytes.
 const CHECK_SEQUENCE: u32 = 4;
-/// Strangers send no more often: a rate beyond all of the air's is its queue's to refuse.
+/// Minimum interval between frames of a pair; above the medium's capacity, its queue drops frames.
+/// Source: our choice, less than any frame takes.
 const SHORTEST: Duration = Duration::from_micros(10);
-/// In the first byte of frame control (IEEE 802.11-2016 section 9.2.4.1): the type, and that of
-/// management, which is sent as AC_VO (section 10.2.4.2).
+/// Frame types in the first byte of frame control (IEEE 802.11-2016 section 9.2.4.1); management
+/// frames are sent as AC_VO (section 10.2.4.2).
 const TYPE: u8 = 0x0c;
 const MANAGEMENT: u8 = 0x00;
-/// The same byte: control, subtype 12.
+/// Control frame of subtype 12, in the same byte (IEEE 802.11-2016 section 9.2.4.1).
 const CLEAR_TO_SEND: u8 = 0xc4;
-/// Simulated cards take no shorter frame than one with three addresses. Units: bytes.
-const LEAST_FRAME: usize = 24;
-/// In the second byte of frame control.
+/// Minimum length of a frame that simulated cards accept, with three addresses (IEEE 802.11-2016
+/// section 9.2.3). Units: bytes.
+const MIN_FRAME: usize = 24;
+/// Retry bit in the second byte of frame control (IEEE 802.11-2016 section 9.2.4.1).
 const RETRY: u8 = 0x08;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! The shared medium: every station's queue, contention and radio, and what they do to each other.
+//! Shared 802.11 medium: queue, contention and radio of every station, and interference.
 //!
-//! A station with a frame waits until it has heard nothing for an interval, counts down slots drawn
-//! at random, and sends; an answer that does not come doubles the window it draws from. Frames that
-//! overlap at a receiver spoil each other there, unless one is much stronger. It starts silent. It
-//! fails as radio does: a frame is given up after its last attempt, and a station that is tuned
-//! elsewhere or asleep hears nothing.
+//! A station with a frame waits until the medium has been idle for an interval, counts down a
+//! random number of slots, and sends; without an answer it doubles its contention window. Frames
+//! that overlap at a receiver are unreadable there, unless one is much stronger. The medium starts
+//! idle. It fails as radio does: a frame is given up after its last attempt, and a station that is
+//! on another channel or asleep receives nothing.
 //!
 //! ```text
 //!            frame, medium idle for DIFS + backoff            answer
@@ -15,10 +15,10 @@
 //! ```
 //!
 //! Source: IEEE 802.11-2016 section 10.3 (DCF), 10.24 (block acknowledgement), 9.7 (aggregation).
-//! Deviates: a failed sender waits a DIFS from its timeout on before it counts down, as ns-3 does;
-//! waves need no time to travel; EDCA is one class.
+//! Deviates: after a failure, a sender waits a DIFS from its timeout before it counts down, as in
+//! ns-3; there is no propagation delay; EDCA has one access category.
 //! Units: power in dBm; lengths of frames include the MAC header and check sequence.
-//! Cost: O(stations) an event, with no allocation once buffers have grown.
+//! Cost: O(stations) per event, without allocation once buffers have grown.
 
 use std::collections::VecDeque;
 
@@ -34,86 +34,86 @@ use crate::Random;
 mod exchange;
 mod receiving;
 
-/// What a transmission carries.
+/// Kind of a transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A unicast frame, or several to one destination.
+    /// Unicast frame, or several to one destination.
     Data,
-    /// To everybody, unanswered.
+    /// Broadcast without an answer.
     Broadcast,
-    /// The answer to one frame.
+    /// Acknowledgement of one frame.
     Ack,
-    /// The answer to several.
+    /// Acknowledgement of several frames.
     BlockAck,
-    /// The announcement of a frame.
+    /// Request to send.
     Rts,
-    /// Leave to send it.
+    /// Clear to send.
     Cts,
 }
 
-/// What the medium tells.
+/// Event of the medium.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AirEvent<B> {
     /// A frame arrived where it was meant to, once, and in the order of sending as far as block
     /// acknowledgement keeps it.
     Delivered {
-        /// Where.
+        /// Receiving station.
         at: StationId,
-        /// What.
+        /// Frame.
         frame: Reception<B>,
     },
-    /// A monitoring station read a frame, which may be meant for others or repeated.
+    /// A monitoring station has received a frame, possibly for another station or repeated.
     Heard {
-        /// Where.
+        /// Receiving station.
         at: StationId,
-        /// What.
+        /// Frame.
         frame: Reception<B>,
     },
-    /// A station is done with a frame.
+    /// A station has finished with a frame.
     Finished {
-        /// Whose.
+        /// Sending station.
         by: StationId,
-        /// For whom; `None` for everybody.
+        /// Destination; `None` for a broadcast.
         to: Option<StationId>,
-        /// What.
+        /// Contents.
         body: B,
-        /// How the last attempt was modulated.
+        /// Modulation of the last attempt.
         rate: PhyRate,
-        /// How often it was sent.
+        /// Number of attempts.
         attempts: u8,
-        /// Whether an acknowledgement came. A broadcast counts as acknowledged.
+        /// Set if the frame was acknowledged; always set for a broadcast.
         acknowledged: bool,
     },
 }
 
-/// One transmission, for a picture of the air.
+/// A transmission, for a timeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transmitted {
-    /// Who sent.
+    /// Sending station.
     pub from: StationId,
-    /// To whom; `None` to everybody.
+    /// Destination; `None` for a broadcast.
     pub to: Option<StationId>,
-    /// What.
+    /// Kind of the transmission.
     pub kind: Kind,
-    /// On which channel.
+    /// Channel.
     pub channel: u16,
-    /// When it began.
+    /// Start of the transmission.
     pub start: Instant,
-    /// When it ended.
+    /// End of the transmission.
     pub end: Instant,
-    /// Whether the receiver could read it.
+    /// Set if the receiver could read it.
     pub read: bool,
 }
 
-/// What a station makes of a transmission.
+/// Reception of a transmission by a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clarity {
-    /// It follows it, and can read it so far.
+    /// Followed and readable so far.
     Clear,
-    /// It follows it, but something has overlapped.
+    /// Followed, but overlapped by another transmission.
     Spoiled,
-    /// It does not follow it: it is sending, asleep, elsewhere or busy with another one, or could
-    /// not recognise the preamble.
+    /// Missed: the station is sending, asleep, on another channel, receiving another
+    /// transmission, or could not detect the preamble.
     Missed,
 }
 
@@ -126,18 +126,18 @@ struct Transmission {
     start: Instant,
     end: Instant,
     rate: PhyRate,
-    /// How long the medium is reserved after the end.
+    /// Reservation of the medium after the end of the transmission (NAV).
     reserves: Duration,
-    /// Of an answer: which frames of the transmission before it arrived.
+    /// Frames of the preceding transmission that this answer acknowledges, as a bitmap.
     arrived: u64,
-    /// By station.
+    /// Reception by each station.
     clarity: Vec<Clarity>,
-    /// When something has overlapped with it at its receiver.
+    /// Time of an overlap at the destination.
     harmed: Option<(Instant, Instant)>,
 }
 
 impl Transmission {
-    /// Something overlaps with it at a station.
+    /// Records an overlap at a station.
     fn spoil(&mut self, at: usize, from: Instant, until: Instant) {
         self.clarity[at] = Clarity::Spoiled;
         if self.to == Some(at) {
@@ -158,7 +158,7 @@ struct Answer {
     arrived: u64,
 }
 
-/// Radio between stations.
+/// The shared radio channel between stations.
 ///
 /// Drive it as every machine of this level: [`Self::handle_packet`], [`Self::handle_timeout`], then
 /// drain [`Self::poll_event`] and sleep until [`Self::poll_timeout`].
@@ -173,14 +173,14 @@ pub struct Air<B> {
     log: Option<Vec<Transmitted>>,
     spare: Vec<Vec<Clarity>>,
     released: Vec<Reception<B>>,
-    /// Pairs of channels of which each is noise on the other.
+    /// Pairs of channels that are noise to each other.
     overlaps: Vec<(u16, u16)>,
     random: Random,
     now: Instant,
 }
 
 impl<B: Clone> Air<B> {
-    /// A silent medium without stations.
+    /// Creates an idle medium without stations.
     #[must_use]
     pub fn new(seed: u64, now: Instant) -> Self {
         Self {
@@ -198,7 +198,7 @@ impl<B: Clone> Air<B> {
         }
     }
 
-    /// Adds a station, which hears nobody and is heard by nobody until [`Self::set_signal`].
+    /// Adds a station, which is isolated until [`Self::set_signal`].
     pub fn add_station(&mut self, config: StationConfig) -> StationId {
         let id = StationId(self.stations.len() as u16);
         self.stations.push(Station::new(config, self.now));
@@ -207,18 +207,18 @@ impl<B: Clone> Air<B> {
         }
         let row = self.stations.iter().map(|_| SignalProcess::default());
         self.signals.push(row.collect());
-        // It comes too late for what is on the air already.
+        // A new station cannot follow transmissions in progress.
         for sent in &mut self.active {
             sent.clarity.push(Clarity::Missed);
         }
         id
     }
 
-    /// Sets how `to` receives what `from` sends, from now on.
+    /// Sets the signal of `from` at `to`, from now on.
     pub fn set_signal(&mut self, from: StationId, to: StationId, signal: Signal) {
         let at = usize::from(to.0);
         self.signals[usize::from(from.0)][at].set(signal);
-        // What is on the air may come into reach, or leave it.
+        // Transmissions in progress may come into range or leave it.
         let sensed = self.active.iter().filter(|sent| self.senses(at, sent)).count();
         let station = &mut self.stations[at];
         if station.sensed == 0 && sensed > 0 {
@@ -229,17 +229,17 @@ impl<B: Clone> Air<B> {
         station.sensed = sensed;
     }
 
-    /// Sets it in both directions.
+    /// Sets a signal in both directions.
     pub fn set_signals(&mut self, a: StationId, b: StationId, signal: &Signal) {
         self.set_signal(a, b, signal.clone());
         self.set_signal(b, a, signal.clone());
     }
 
-    /// Says that what is sent on either channel is noise on the other, as where a 40 MHz channel
-    /// covers part of a neighbour's.
+    /// Declares two channels as noise to each other, as when a 40 MHz channel covers part of
+    /// another.
     ///
-    /// Noise keeps a station from sending only where it is strong, because nobody can recognise its
-    /// preamble, and spoils what it overlaps with.
+    /// Only strong noise keeps a station from sending, because its preamble is not detected; noise
+    /// makes overlapping transmissions unreadable.
     ///
     /// Source: IEEE 802.11-2016 section 17.3.10.6 (20 dB between the thresholds of preamble and
     /// energy).
@@ -252,26 +252,26 @@ impl<B: Clone> Air<B> {
         self.log.get_or_insert_default();
     }
 
-    /// What was recorded so far.
+    /// Returns the recorded transmissions.
     #[must_use]
     pub fn log(&self) -> &[Transmitted] {
         self.log.as_deref().unwrap_or_default()
     }
 
-    /// The channel a station is tuned to.
+    /// Returns the channel of a station.
     #[must_use]
     pub fn channel(&self, station: StationId) -> u16 {
         self.stations[usize::from(station.0)].channel
     }
 
-    /// Frames that wait at a station, those under way included.
+    /// Returns the number of a station's queued frames, including those in transmission.
     #[must_use]
     pub fn queued(&self, station: StationId) -> usize {
         let station = &self.stations[usize::from(station.0)];
         station.queue.len() + station.head.len()
     }
 
-    /// Whether a station is in the middle of an exchange: retuning would lose its answer.
+    /// Returns whether a station is in an exchange; retuning would lose its answer.
     #[must_use]
     pub fn is_engaged(&self, station: StationId) -> bool {
         let at = usize::from(station.0);
@@ -280,8 +280,8 @@ impl<B: Clone> Air<B> {
             || self.answers.iter().any(|answer| answer.from == at)
     }
 
-    /// Tunes a station to a channel; it is deaf and mute for `takes`. An exchange under way is
-    /// broken off: its frames count an attempt more.
+    /// Tunes a station to a channel; it neither sends nor receives for `takes`. An exchange in
+    /// progress is aborted, and its frames count one more attempt.
     pub fn tune(&mut self, station: StationId, channel: u16, takes: Duration, now: Instant) {
         self.handle_timeout(now);
         let at = usize::from(station.0);
@@ -298,7 +298,7 @@ impl<B: Clone> Air<B> {
         self.on_radio_changed(at, now);
     }
 
-    /// Takes back what waits at a station for `to`; what is under way stays.
+    /// Removes and returns a station's queued frames for `to`; frames in transmission stay.
     pub fn take_back(&mut self, station: StationId, to: StationId) -> Vec<B> {
         let queue = &mut self.stations[usize::from(station.0)].queue;
         let (taken, kept): (VecDeque<_>, _) = std::mem::take(queue)
@@ -311,7 +311,7 @@ impl<B: Clone> Air<B> {
     /// Queues a frame of a station.
     ///
     /// # Errors
-    /// The queue is full: the body comes back.
+    /// Returns the body if the queue is full.
     pub fn handle_packet(&mut self, from: StationId, frame: Outgoing<B>, now: Instant) -> Result<(), B> {
         self.handle_timeout(now);
         let station = &mut self.stations[usize::from(from.0)];
@@ -346,7 +346,7 @@ impl<B: Clone> Air<B> {
         Ok(())
     }
 
-    /// When something happens next; `None`: not by itself.
+    /// Returns when the next event is due; `None` without one.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let next = self.next();
@@ -361,7 +361,7 @@ impl<B: Clone> Air<B> {
         next.unwrap_or(Instant::FAR_FUTURE)
     }
 
-    /// Lets time pass.
+    /// Handles all events until `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         loop {
             let next = self.next();
@@ -374,13 +374,13 @@ impl<B: Clone> Air<B> {
         self.now = self.now.max(now);
     }
 
-    /// The next thing that happened.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<AirEvent<B>> {
         self.events.pop_front()
     }
 
-    /// Everything of one instant: ends before starts, and stations whose countdown ends now start
-    /// together.
+    /// Processes all events of one instant: ends of transmissions before starts; stations whose
+    /// countdown ends at this instant start together.
     fn step(&mut self, now: Instant) {
         while let Some(index) = self.active.iter().position(|sent| sent.end <= now) {
             let sent = self.active.remove(index);
@@ -440,7 +440,7 @@ impl<B: Clone> Air<B> {
         self.transmit(sent, now);
     }
 
-    /// Whether a transmission keeps a station from sending: one that it senses, or its own.
+    /// Returns whether a transmission keeps a station from sending: its own, or one that it senses.
     fn senses(&self, at: usize, sent: &Transmission) -> bool {
         let signal = &self.signals[sent.from][at];
         at == sent.from
@@ -448,7 +448,7 @@ impl<B: Clone> Air<B> {
             || self.is_noise(at, sent) && signal.is_loud()
     }
 
-    /// Whether a transmission is on a channel that overlaps with a station's.
+    /// Returns whether a transmission is on a channel that overlaps with a station's.
     fn is_noise(&self, at: usize, sent: &Transmission) -> bool {
         let own = self.stations[at].channel;
         let is_pair =
@@ -456,8 +456,8 @@ impl<B: Clone> Air<B> {
         !self.overlaps.is_empty() && self.overlaps.iter().any(is_pair)
     }
 
-    /// Puts a transmission on the air: whoever senses it stops counting, and what overlaps with it
-    /// at a receiver suffers.
+    /// Starts a transmission: stations that sense it stop their countdown, and overlapping
+    /// transmissions interfere.
     fn transmit(&mut self, mut sent: Transmission, now: Instant) {
         let from = sent.from;
         sent.clarity = self.spare.pop().unwrap_or_default();
@@ -493,7 +493,7 @@ impl<B: Clone> Air<B> {
         self.active.push(sent);
     }
 
-    /// What a station senses changes as its radio does; an exchange that it was in is broken off.
+    /// Updates what a station senses after a change of its radio; its exchange is aborted.
     fn on_radio_changed(&mut self, at: usize, now: Instant) {
         for sent in &mut self.active {
             sent.clarity[at] = Clarity::Missed;

@@ -1,10 +1,10 @@
-//! The air: an 802.11 medium that stations share, without I/O.
+//! An 802.11 medium that stations share, without I/O.
 //!
 //! Scope: DCF with slots, backoff, retry limit and acknowledgements; carrier sense by received
 //! power, hidden terminals, capture; loss by rate and signal-to-noise ratio, fading; RTS/CTS;
 //! aggregation with block acknowledgement; retuning and sleep. Limitations: one access category, no
-//! propagation delay, no adjacent-channel interference, no fragmentation. Usage: [`Air`];
-//! with frames of real stacks [`FrameMedium`].
+//! propagation delay, no adjacent-channel interference (only [`Air::set_overlap`]), no
+//! fragmentation. Usage: [`Air`], or [`FrameMedium`] for frames of real stacks.
 //! Validation: `tests/saturation.rs` against rows of an independent simulator (ns-3.37),
 //! `medium/tests.rs` for behaviours.
 

@@ -1,33 +1,33 @@
-//! Who is on the air, and what they hear.
+//! Parameters of stations, and received frames.
 
 use super::StationId;
 use super::phy::{PhyRate, Standard};
 use super::rate_control::RateControl;
 
-/// What a station is like.
+/// Parameters of a station.
 #[derive(Clone, Debug)]
 pub struct StationConfig {
-    /// Its generation.
+    /// Generation of 802.11.
     pub standard: Standard,
-    /// The channel it is tuned to at first. Channels of different numbers do not hear each other.
+    /// Initial channel. Channels of different numbers do not hear each other.
     pub channel: u16,
-    /// How often a frame is tried in all.
+    /// Maximum number of attempts of a frame.
     pub attempts: u8,
-    /// Frames that may wait; one more is refused.
+    /// Maximum number of waiting frames; further frames are refused.
     pub queue: usize,
-    /// How it chooses rates.
+    /// Rate control.
     pub rate: RateControl,
-    /// Frames of at least this many bytes are announced by RTS and CTS.
+    /// Minimum length of a frame that is announced by RTS and CTS. Units: bytes.
     pub rts_threshold: u32,
-    /// Frames in one transmission, with block acknowledgement when more than one.
+    /// Maximum number of frames in one transmission; more than one use block acknowledgement.
     pub aggregate: u16,
-    /// Whether it reports every frame that it can read, also others' and repeated ones.
+    /// Set to report every readable frame, including frames for others and repeated ones.
     pub monitor: bool,
 }
 
 impl StationConfig {
-    /// A station of `standard` that sends at one rate: seven attempts, 400 frames of queue, no RTS,
-    /// no aggregation.
+    /// Creates a station of `standard` with one rate: seven attempts, a queue of 400 frames, no
+    /// RTS, no aggregation.
     #[must_use]
     pub fn fixed(standard: Standard, channel: u16, rate: PhyRate) -> Self {
         Self {
@@ -43,19 +43,19 @@ impl StationConfig {
     }
 }
 
-/// A frame that a station could read.
+/// A frame that a station has received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reception<B> {
-    /// Who sent it.
+    /// Sending station.
     pub from: StationId,
-    /// To whom; `None` to everybody.
+    /// Destination; `None` for a broadcast.
     pub to: Option<StationId>,
-    /// What it carried.
+    /// Contents.
     pub body: B,
-    /// Counts the sender's frames to this destination; repeated with the frame.
+    /// Sequence number of the frame towards this destination; attempts of one frame share it.
     pub sequence: u16,
-    /// It is not the first attempt.
+    /// Retry bit.
     pub retry: bool,
-    /// Its modulation.
+    /// Modulation.
     pub rate: PhyRate,
 }

@@ -1,9 +1,9 @@
-//! Which rate a sender uses for its next attempt.
+//! Rate control: the modulation of a sender's next attempt.
 //!
-//! Four kinds, as the papers met them: one rate for ever; a sampling control that maximises
-//! expected throughput and tolerates retries (Minstrel-like); one that insists on delivery first
-//! (as 802.11n drivers with block acknowledgement do); and stepping by success and failure
-//! (ARF-like). Scope: one destination each. Does not model: multi-rate retry tables of a particular
+//! Four kinds, as in the papers: one constant rate; a sampling control that maximises expected
+//! throughput and tolerates retries (Minstrel-like); a control that requires delivery first (as
+//! 802.11n drivers with block acknowledgement do); and steps by success and failure (ARF-like).
+//! Scope: one destination per control. Does not model: multi-rate retry tables of a particular
 //! chip.
 
 use hawser_units::{Duration, Instant};
@@ -11,7 +11,7 @@ use hawser_units::{Duration, Instant};
 use super::phy::PhyRate;
 use crate::Random;
 
-/// A rate control towards one destination.
+/// Rate control towards one destination.
 #[derive(Clone, Debug)]
 pub struct RateControl {
     rates: Vec<PhyRate>,
@@ -35,14 +35,14 @@ enum Kind {
 }
 
 impl RateControl {
-    /// One rate for ever.
+    /// Creates a control with one constant rate.
     #[must_use]
     pub fn fixed(rate: PhyRate) -> Self {
         Self::new(vec![rate], Kind::Fixed)
     }
 
-    /// The rate with the best expected throughput, also when most of its frames need several
-    /// attempts; every tenth frame tries another.
+    /// Creates a control that uses the rate with the highest expected throughput, even if most of
+    /// its frames need several attempts; every tenth frame samples another rate.
     ///
     /// Source: the Minstrel algorithm's published description (windows of 100 ms, a weight of 75 %
     /// for the past, 10 % sampling).
@@ -51,8 +51,8 @@ impl RateControl {
         Self::new(rates, Kind::Throughput)
     }
 
-    /// The fastest rate that delivers nine of ten attempts that the most reliable one delivers, or
-    /// nine of ten of nine in ten: what is lost beyond that may be collisions.
+    /// Creates a control that uses the fastest rate whose delivery is at least 90 % of that of the
+    /// most reliable rate, or of 90 % if that is lower; a higher loss may be due to collisions.
     ///
     /// Source: for the tenth that collisions may take, Linux `minstrel_ht_get_tp_avg`, which limits
     /// a rate's share to 90 % for the same reason.
@@ -61,7 +61,8 @@ impl RateControl {
         Self::new(rates, Kind::DeliveryFirst)
     }
 
-    /// Up after ten successes, down after two failures in a row.
+    /// Creates a control that steps up after ten successes, and down after two consecutive
+    /// failures.
     ///
     /// Source: Kamerman and Monteban 1997 (ARF).
     #[must_use]
@@ -69,7 +70,7 @@ impl RateControl {
         Self::new(rates, Kind::Stepping)
     }
 
-    /// `rates`: slowest first, at least one.
+    /// Creates a control. `rates`: slowest first, at least one.
     fn new(rates: Vec<PhyRate>, kind: Kind) -> Self {
         assert!(!rates.is_empty(), "a rate control has a rate");
         let count = rates.len();
@@ -86,8 +87,8 @@ impl RateControl {
         }
     }
 
-    /// The rate of a frame's attempt, counted from 0. Later attempts of a frame use slower rates,
-    /// the last ones the slowest.
+    /// Returns the rate of a frame's attempt, counted from 0. Later attempts use slower rates, the
+    /// last ones the slowest.
     pub fn choose(&mut self, attempt: u8, random: &mut Random) -> PhyRate {
         let index = match self.kind {
             Kind::Fixed => 0,
@@ -97,7 +98,7 @@ impl RateControl {
                     (random.uniform() * self.rates.len() as f64) as usize
                 }
                 0..=3 => self.current,
-                4 | 5 => self.most_reliable(),
+                4 | 5 => self.highest_delivery(),
                 _ => 0,
             },
             Kind::DeliveryFirst => match attempt {
@@ -109,7 +110,7 @@ impl RateControl {
         self.rates[index]
     }
 
-    /// Takes in the outcome of `tried` frames sent at `rate`, of which `succeeded` were
+    /// Handles the outcome of `tried` frames sent at `rate`, of which `succeeded` were
     /// acknowledged.
     pub fn on_outcome(&mut self, rate: PhyRate, tried: u32, succeeded: u32, now: Instant) {
         let Some(index) = self.rates.iter().position(|known| *known == rate) else {
@@ -157,9 +158,9 @@ impl RateControl {
         }
         self.current = match self.kind {
             Kind::DeliveryFirst => {
-                // Collisions hit every rate alike, so that they say nothing against one; a rate
-                // that is seldom tried may not have met them yet.
-                let most = self.delivery[self.most_reliable()].min(UNDISTURBED);
+                // Collisions affect all rates alike, so they are no evidence against one; a rate
+                // that is seldom sampled may not have met them yet.
+                let most = self.delivery[self.highest_delivery()].min(UNDISTURBED);
                 let good = |index: &usize| self.delivery[*index] >= RELIABLE * most;
                 (0..self.rates.len()).rev().find(good).unwrap_or(0)
             }
@@ -169,7 +170,7 @@ impl RateControl {
 
     fn best(&self) -> usize {
         let throughput = |index: &usize| {
-            // Below one in ten a rate is not worth its retries.
+            // A rate that delivers less than one in ten attempts is not used.
             let delivery = self.delivery[*index];
             if delivery < 0.1 {
                 0.0
@@ -181,21 +182,24 @@ impl RateControl {
         best.unwrap_or(0)
     }
 
-    fn most_reliable(&self) -> usize {
+    fn highest_delivery(&self) -> usize {
         let best = (0..self.rates.len()).max_by(|a, b| self.delivery[*a].total_cmp(&self.delivery[*b]));
         best.unwrap_or(0)
     }
 }
 
-/// How often another rate is tried.
+/// Share of attempts at another rate. Source: `lookaround_rate_mrr` of
+/// net/mac80211/rc80211_minstrel.c of Linux.
 const SAMPLING: f64 = 0.1;
-/// Between two looks at the counts.
+/// Interval between evaluations of the counters. Source: `update_interval` of Minstrel.
 const WINDOW: Duration = Duration::from_millis(100);
-/// The weight of what was known before.
+/// Weight of the earlier estimate. Source: `EWMA_LEVEL` of Minstrel (96 of 128).
 const PAST: f64 = 0.75;
-/// What delivery-first asks of a rate.
+/// Minimum delivery of a rate for delivery-first. Source: our choice; a rate of which a tenth is
+/// lost needs one retry in ten frames, which block acknowledgements hide.
 const RELIABLE: f64 = 0.9;
-/// More than this a rate cannot be asked to deliver beside other senders.
+/// Maximum delivery that is required of a rate in the presence of other senders. Source: our
+/// choice, [`RELIABLE`]: collisions of a tenth are normal on a channel with others.
 const UNDISTURBED: f64 = 0.9;
 
 #[cfg(test)]

@@ -1,30 +1,30 @@
-//! How one station receives another: strength, fading, and the loss that follows.
+//! Signal between stations: strength, fading, and the resulting loss.
 
 use hawser_units::{Duration, Instant};
 
 use super::phy::PhyRate;
 use crate::Random;
 
-/// How a station receives what another one sends.
+/// Signal of a sender at a receiver.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Signal {
     /// Mean received power. Units: dBm.
     pub power: f32,
-    /// How frames are lost without anybody's interference.
+    /// Loss of frames without interference.
     pub loss: FrameLoss,
-    /// How the power varies around its mean.
+    /// Variation of the power around its mean.
     pub fading: Option<Fading>,
 }
 
-/// The probability that one attempt of a data frame cannot be read. Answers and broadcasts at the
-/// lowest rate are robust: they are lost by signal-to-noise ratio only.
+/// Probability that one attempt of a data frame is unreadable. Answers and broadcasts at the lowest
+/// rate are robust: only their signal-to-noise ratio counts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FrameLoss {
-    /// The same at every rate.
+    /// The same probability at every rate.
     Each(f64),
-    /// By rate; a rate that is not named is never lost.
+    /// Loss by rate; an unnamed rate has none.
     ByRate(Vec<(PhyRate, f64)>),
-    /// By the ratio of the power to this noise floor, in dBm: see [`loss_at`].
+    /// Loss by the ratio of the power to this noise floor; see [`loss_at`]. Units: dBm.
     Noise(f32),
 }
 
@@ -33,18 +33,18 @@ pub enum FrameLoss {
 pub struct Fading {
     /// Standard deviation. Units: dB.
     pub sd: f32,
-    /// The time after which the correlation has fallen to 1/e.
+    /// Time after which the autocorrelation has decreased to 1/e.
     pub coherence: Duration,
 }
 
 impl Signal {
-    /// A strong signal without loss.
+    /// Creates a strong signal without loss.
     #[must_use]
     pub fn clear() -> Self {
         Self::lossy(0.0)
     }
 
-    /// A strong signal of which each attempt is lost with this probability.
+    /// Creates a strong signal of which each attempt is lost with this probability.
     #[must_use]
     pub fn lossy(probability: f64) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Signal {
         }
     }
 
-    /// A signal of this power over a noise floor of -95 dBm (20 MHz, 6 dB noise figure).
+    /// Creates a signal of this power over a noise floor of -95 dBm (20 MHz, 6 dB noise figure).
     #[must_use]
     pub fn of_power(power: f32) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Signal {
         }
     }
 
-    /// The same with fading.
+    /// Returns the same signal with fading.
     #[must_use]
     pub fn fading(self, sd: f32, coherence: Duration) -> Self {
         Self {
@@ -74,12 +74,12 @@ impl Signal {
     }
 }
 
-/// The probability that a frame of `bytes` is lost at a signal-to-noise ratio, in dB.
+/// Returns the probability that a frame of `bytes` is lost at a signal-to-noise ratio in dB.
 ///
-/// A logistic curve for each modulation, steep as measured receivers': half of the 1,000-byte
-/// frames are lost at the ratio where the standard's sensitivity table (IEEE 802.11-2016 tables
-/// 17-18 and 19-23) stands over the noise floor, less 3 dB of implementation margin; longer frames
-/// need slightly more. Does not model: soft decoding, interference as noise.
+/// A logistic curve for each modulation, as steep as that of measured receivers: the loss of
+/// 1,000-byte frames is one half at the sensitivity of the standard (IEEE 802.11-2016 tables 17-18
+/// and 19-23) over the noise floor, less 3 dB of implementation margin; longer frames need slightly
+/// more. Does not model: soft decoding, interference as noise.
 #[must_use]
 pub fn loss_at(snr: f64, rate: PhyRate, bytes: u32) -> f64 {
     let half = match rate {
@@ -93,7 +93,7 @@ pub fn loss_at(snr: f64, rate: PhyRate, bytes: u32) -> f64 {
         } => {
             let single = [4.0, 7.0, 9.5, 12.5, 16.0, 20.0, 21.5, 23.0][usize::from(mcs.min(7))];
             let streams = f64::from(streams.max(1));
-            // Power is shared by the streams, and spread over twice the noise.
+            // The streams share the power, and 40 MHz contain twice the noise.
             single + 10.0 * streams.log10() + 2.0 * (streams - 1.0) + if wide { 3.0 } else { 0.0 }
         }
     };
@@ -114,7 +114,7 @@ fn ofdm_half(mbps: u16) -> f64 {
     }
 }
 
-/// A signal as it goes on in time.
+/// A signal with the state of its fading.
 #[derive(Clone, Debug)]
 pub(super) struct SignalProcess {
     signal: Signal,
@@ -123,7 +123,7 @@ pub(super) struct SignalProcess {
 }
 
 impl Default for SignalProcess {
-    /// Out of reach.
+    /// Creates a signal that is out of range.
     fn default() -> Self {
         Self::new(Signal {
             power: f32::NEG_INFINITY,
@@ -142,7 +142,7 @@ impl SignalProcess {
         }
     }
 
-    /// Changes the mean; the fading goes on where it is.
+    /// Changes the mean; the fading continues.
     pub(super) fn set(&mut self, signal: Signal) {
         self.signal = signal;
         if self.signal.fading.is_none() {
@@ -150,23 +150,23 @@ impl SignalProcess {
         }
     }
 
-    /// Whether a sender is noticed at all: by its mean power, so that carrier sense does not
-    /// flicker.
+    /// Returns whether a sender is sensed. The mean power decides, so that carrier sense does not
+    /// oscillate with the fading.
     pub(super) fn is_sensed(&self) -> bool {
         self.signal.power >= SENSITIVITY
     }
 
-    /// Whether its energy alone is noticed.
+    /// Returns whether the signal is sensed by its energy alone.
     pub(super) fn is_loud(&self) -> bool {
         self.signal.power >= ENERGY
     }
 
-    /// The power as last drawn.
+    /// Returns the power at the last update. Units: dBm.
     pub(super) fn power(&self) -> f32 {
         self.signal.power + self.offset
     }
 
-    /// Lets the fading go on to `now`.
+    /// Advances the fading to `now`.
     pub(super) fn advance(&mut self, now: Instant, random: &mut Random) {
         let Some(fading) = self.signal.fading else { return };
         if now <= self.at {
@@ -179,7 +179,7 @@ impl SignalProcess {
         self.at = now;
     }
 
-    /// The probability that an attempt is lost, interference aside.
+    /// Returns the loss probability of an attempt without interference.
     pub(super) fn loss(&self, rate: PhyRate, bytes: u32, is_data: bool) -> f64 {
         match &self.signal.loss {
             FrameLoss::Noise(floor) => loss_at(f64::from(self.power() - floor), rate, bytes),
@@ -190,14 +190,17 @@ impl SignalProcess {
     }
 }
 
-/// The weakest power that keeps a station from sending: the standard's sensitivity at the lowest
-/// rate (IEEE 802.11-2016 section 17.3.10.6).
+/// Minimum power that keeps a station from sending: the standard's sensitivity at the lowest rate
+/// (IEEE 802.11-2016 section 17.3.10.6). Units: dBm.
 const SENSITIVITY: f32 = -82.0;
-/// The same where no preamble can be recognised.
+/// Minimum power if no preamble can be detected. Source: 20 dB above [`SENSITIVITY`] (IEEE
+/// 802.11-2016 section 17.3.10.6). Units: dBm.
 const ENERGY: f32 = -62.0;
-/// Thermal noise of 20 MHz and a receiver's own.
+/// Noise floor of a receiver. Source: thermal noise of -174 dBm/Hz over 20 MHz is -101 dBm, and the
+/// noise figure is 6 dB. Units: dBm.
 const NOISE_FLOOR: f32 = -95.0;
-/// Of the loss curves, per dB.
+/// Steepness of the loss curves, per dB. Source: our choice; the loss falls from 90 to 10 % within
+/// 3 dB, as frame error curves of OFDM do.
 const STEEPNESS: f64 = 1.5;
 
 #[cfg(test)]

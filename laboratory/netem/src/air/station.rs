@@ -1,4 +1,4 @@
-//! One station's side of the medium: its queue, its contention, its sequence numbers.
+//! State of one station on the medium: its queue, its contention, its sequence numbers.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,16 +19,16 @@ pub(super) struct Queued<B> {
     pub(super) attempts: u8,
 }
 
-/// Where a station is in an exchange of frames.
+/// State of a station's frame exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exchange {
-    /// In none.
+    /// No exchange.
     None,
-    /// Its own frame is on the air.
+    /// Sending its own frame.
     Sending,
-    /// Waits for an answer until then.
+    /// Waits for an answer until this time.
     Awaiting(Instant),
-    /// Sends the frame that it announced, then.
+    /// Sends the announced frame at this time.
     Cleared(Instant),
 }
 
@@ -36,35 +36,35 @@ pub(super) enum Exchange {
 pub(super) struct Station<B> {
     pub(super) config: StationConfig,
     pub(super) channel: u16,
-    /// Deaf and mute until then: retuning, or asleep.
+    /// End of a time without sending or receiving, because of retuning or sleep.
     pub(super) away_until: Instant,
     pub(super) queue: VecDeque<Queued<B>>,
-    /// The frames of the transmission under way, taken from the queue.
+    /// Frames of the transmission in progress, taken from the queue.
     pub(super) head: Vec<Queued<B>>,
     pub(super) rate: PhyRate,
     pub(super) exchange: Exchange,
-    /// When the answer that is on its way has ended.
+    /// End of the answer in progress.
     pub(super) answer_ends: Option<Instant>,
-    /// The last exchange left nothing to try again.
+    /// Set if the last exchange left no frame to repeat.
     pub(super) has_given_up: bool,
     pub(super) window: u32,
     pub(super) backoff: u32,
-    /// Transmissions that it senses now.
+    /// Number of transmissions that the station senses now.
     pub(super) sensed: usize,
     pub(super) idle_since: Instant,
-    /// It could not read what it sensed last.
+    /// Set if the last reception was unreadable (EIFS).
     pub(super) is_confused: bool,
     pub(super) reserved_until: Instant,
     pub(super) hold_until: Instant,
     pub(super) wanted_at: Instant,
     pub(super) sequences: BTreeMap<StationId, u16>,
     pub(super) inbound: BTreeMap<StationId, Inbound<B>>,
-    /// When frames that wait for an earlier one are passed on without it.
+    /// Time at which waiting frames are delivered without the missing earlier ones.
     pub(super) release_at: Instant,
     pub(super) rates: BTreeMap<StationId, RateControl>,
 }
 
-/// What a receiver keeps of one sender.
+/// A receiver's state for one sender.
 #[derive(Debug)]
 pub(super) struct Inbound<B> {
     next: u16,
@@ -98,7 +98,7 @@ impl<B> Station<B> {
         }
     }
 
-    /// From when on its slots count, if nothing is heard until then.
+    /// Returns when the station's slots begin to count if the medium stays idle until then.
     pub(super) fn ready(&self) -> Instant {
         let standard = self.config.standard;
         let quiet = if self.is_confused {
@@ -110,8 +110,8 @@ impl<B> Station<B> {
         idle.max(self.reserved_until.max(self.hold_until) + standard.difs())
     }
 
-    /// When it begins to send, if nothing is heard until then; the far future when it has nothing
-    /// to send or hears something.
+    /// Returns when the station begins to send if the medium stays idle until then; far in the
+    /// future if it has nothing to send or senses a transmission.
     pub(super) fn access(&self) -> Instant {
         let is_waiting = !self.queue.is_empty() && self.exchange == Exchange::None && self.sensed == 0;
         if !is_waiting || self.away_until == Instant::FAR_FUTURE {
@@ -121,12 +121,12 @@ impl<B> Station<B> {
         counted.max(self.wanted_at)
     }
 
-    /// When something happens by itself.
+    /// Returns when the station's next event is due.
     pub(super) fn due(&self) -> Instant {
         self.release_at.min(self.exchange_due())
     }
 
-    /// When its contention or exchange goes on by itself.
+    /// Returns when the station's contention or exchange has its next event.
     pub(super) fn exchange_due(&self) -> Instant {
         match self.exchange {
             Exchange::None => self.access(),
@@ -136,14 +136,14 @@ impl<B> Station<B> {
         }
     }
 
-    /// The slots that are left to count if nothing was heard until now.
+    /// Returns the remaining slots if the medium was idle until now.
     pub(super) fn backoff_left(&self, now: Instant) -> u32 {
         let passed = now.since(self.ready()).as_nanos() / self.config.standard.slot().as_nanos();
         self.backoff
             .saturating_sub(u32::try_from(passed).unwrap_or(u32::MAX))
     }
 
-    /// Takes off the slots that have passed in silence, as something is heard now.
+    /// Subtracts the idle slots, when a transmission is sensed.
     pub(super) fn settle(&mut self, now: Instant) {
         self.backoff = self.backoff_left(now);
     }
@@ -152,13 +152,13 @@ impl<B> Station<B> {
         self.backoff = (random.uniform() * f64::from(self.window + 1)) as u32;
     }
 
-    /// Takes the frames of the next transmission off the queue: the first, and others to the same
-    /// station behind it.
+    /// Takes the frames of the next transmission off the queue: the first one, and later ones to
+    /// the same destination.
     pub(super) fn gather(&mut self) {
         let Some(first) = self.queue.front() else { return };
         let to = first.to;
         let most = if to.is_some() {
-            usize::from(self.config.aggregate.clamp(1, MOST))
+            usize::from(self.config.aggregate.clamp(1, MAX))
         } else {
             1
         };
@@ -185,14 +185,14 @@ impl<B> Station<B> {
         }
     }
 
-    /// Puts what was not delivered back to where it came from.
+    /// Returns undelivered frames to their place in the queue.
     pub(super) fn put_back(&mut self) {
         while let Some(frame) = self.head.pop() {
             self.queue.push_front(frame);
         }
     }
 
-    /// How long the frames under way are on the air.
+    /// Returns the airtime of the frames in transmission.
     pub(super) fn burst(&self) -> Duration {
         let padding = if self.head.len() > 1 { DELIMITER } else { 0 };
         let bytes = self.head.iter().map(|frame| frame.len + padding).sum();
@@ -206,7 +206,7 @@ impl<B> Station<B> {
         }
     }
 
-    /// How long the answer to them is.
+    /// Returns the airtime of the answer to the frames in transmission.
     pub(super) fn answer_time(&self) -> Duration {
         let bytes = if self.head.len() > 1 {
             BLOCK_ACK_LEN
@@ -216,8 +216,8 @@ impl<B> Station<B> {
         self.rate.response().airtime(self.config.standard, bytes)
     }
 
-    /// Takes in a frame meant for this station: gives what may go up, in order. `oldest`: the
-    /// sender will not send anything before it again.
+    /// Handles a frame for this station; adds the frames that are deliverable in order to the
+    /// output. `oldest`: the sender sends no earlier frame again.
     pub(super) fn accept(
         &mut self,
         frame: Reception<B>,
@@ -230,7 +230,7 @@ impl<B> Station<B> {
             held: BTreeMap::new(),
         });
         inbound.release_before(oldest, out);
-        // What is behind was here before.
+        // A frame behind the next expected one is a duplicate.
         if distance(inbound.next, frame.sequence) < WINDOW {
             inbound.held.insert(frame.sequence, frame);
         }
@@ -246,7 +246,7 @@ impl<B> Station<B> {
         };
     }
 
-    /// Passes on what waits for earlier frames: they will not come.
+    /// Delivers waiting frames without the missing earlier ones.
     pub(super) fn release(&mut self, out: &mut Vec<Reception<B>>) {
         self.release_at = Instant::FAR_FUTURE;
         for inbound in self.inbound.values_mut() {
@@ -274,24 +274,26 @@ impl<B> Inbound<B> {
     }
 }
 
-/// How far `to` is ahead of `from`, in a circle.
+/// Returns the distance from `from` to `to`, modulo the sequence space.
 fn distance(from: u16, to: u16) -> u16 {
     to.wrapping_sub(from) & SEQUENCE_MASK
 }
 
-/// Sequence numbers have 12 bits.
+/// Mask of sequence numbers, which have 12 bits (IEEE 802.11-2016 section 9.2.4.4.2).
 const SEQUENCE_MASK: u16 = 0xfff;
-/// Numbers less than this ahead are new.
+/// Distance below which sequence numbers ahead are new. Source: half of the sequence space.
 const WINDOW: u16 = 2048;
-/// Frames that one block acknowledgement can name.
-const MOST: u16 = 64;
-/// Around each frame of an aggregate: delimiter and padding. Units: bytes.
+/// Maximum number of frames in one block acknowledgement (IEEE 802.11-2016 section 9.3.1.9.3).
+const MAX: u16 = 64;
+/// Overhead of each frame in an aggregate. Source: a delimiter of 4 bytes and 2 bytes of padding on
+/// average (IEEE 802.11-2016 section 9.7.1). Units: bytes.
 const DELIMITER: u32 = 6;
-/// No aggregate is longer, whatever the rate: a Wi-Fi 4 driver's transmit opportunity.
+/// Maximum airtime of an aggregate at every rate. Source: the limit of 4 ms in
+/// drivers/net/wireless/ath/ath9k of Linux, a Wi-Fi 4 driver.
 const LONGEST: Duration = Duration::from_millis(4);
-/// The largest aggregate that HT allows. Units: bytes.
+/// Maximum size of an aggregate in HT (IEEE 802.11-2016 section 9.4.2.56.3). Units: bytes.
 const LARGEST: u32 = 65_535;
-/// How long a receiver waits for a frame that others have overtaken.
+/// Time for which a receiver waits for a missing frame.
 ///
 /// Source: the reorder timeout of Linux's mac80211.
 const REORDER: Duration = Duration::from_millis(100);

@@ -216,7 +216,7 @@ fn a_trace_that_is_set_starts_then() {
         while link.poll_transmit(until).is_some() {}
         link.counters().bytes - before
     };
-    // What was on its way before.
+    // Skip packets that were in flight before.
     carried(ms(5000));
     let (first, second) = (carried(ms(6000)), carried(ms(7000)));
     assert!(first.abs_diff(1_250_000) < 3_000, "{first}");

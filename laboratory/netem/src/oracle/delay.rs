@@ -1,43 +1,44 @@
-//! The earliest arrival of each datagram of a flow: no scheduler delivers it sooner.
+//! Earliest possible arrival of each datagram of a flow: no scheduler delivers it sooner.
 //!
-//! The flow has strict priority on every network, and all that will happen to the networks is
-//! known. Datagrams are taken in the order in which they are sent. Each goes over the emulated link
-//! on which it arrives first, at once or when that link changes next, behind the flow's own
-//! datagrams alone. One that would arrive more than [`USEFUL_FOR`] later takes no link.
+//! The flow has strict priority on every network, and the future of all networks is known.
+//! Datagrams are processed in the order in which they are sent. Each one uses the emulated link on
+//! which it arrives first, either at once or when that link changes next, behind earlier datagrams
+//! of the flow only. A datagram that would arrive more than [`USEFUL_FOR`] later uses no link.
 //!
-//! Limitations: jitter counts as its mean, and nothing is lost at random: whoever knows the future
-//! avoids both. Middleboxes, other flows of priority and parity are left out.
+//! Limitations: jitter counts as its mean, and random loss is ignored: a scheduler that knows the
+//! future avoids both. Middleboxes, other flows of priority and parity are left out.
 //!
-//! Units: delays in nanoseconds, from when the program sends.
+//! Units: delays in nanoseconds, from the time at which the program sends.
 
 use hawser_units::{Bytes, Duration, Instant};
 use hawser_wire::data::FRAMING;
 
 use super::{OUTER_HEADERS, direct_headers};
 use crate::scenario::{Direction, Scenario, Via, Workload};
+use crate::sender::Sender as _;
 use crate::{Change, Jitter, Link, LinkConfig, Loss, MiddleboxConfig, QueueBound};
 
-/// A datagram that arrives later is of no use to anything live. Source: five times the 400 ms that
-/// ITU-T G.114 permits in any conversation, so that the bound of a slow link is still seen.
+/// Delay above which a datagram is useless to a live application. Source: five times the 400 ms
+/// that ITU-T G.114 permits in any conversation, so that the bound of a slow link is still visible.
 const USEFUL_FOR: Duration = Duration::from_secs(2);
-/// IP and UDP of a program's datagram. Units: bytes.
+/// Headers of IPv4 (RFC 791) and UDP (RFC 768) in a program's datagram. Units: bytes.
 const INNER_HEADERS: u64 = 28;
 
-/// The bound of one flow of datagrams.
+/// Bound of one datagram flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earliest {
-    /// The workload, by its place in the scenario.
+    /// Index of the workload in the scenario.
     pub workload: usize,
     /// Datagrams sent.
     pub sent: u64,
-    /// Delays of those that can arrive in time, ascending.
+    /// Delays of the datagrams that can arrive in time, ascending.
     delays: Vec<u64>,
     /// Delays in the order of sending.
     by_number: Vec<Option<u64>>,
 }
 
 impl Earliest {
-    /// The delay that this share of all datagrams sent need not exceed; `None` where fewer can
+    /// Returns the delay that this share of all sent datagrams need not exceed; `None` if fewer can
     /// arrive. Units: milliseconds.
     #[must_use]
     pub fn quantile_ms(&self, share: f64) -> Option<f64> {
@@ -45,24 +46,24 @@ impl Earliest {
         self.delays.get(at).map(|nanos| *nanos as f64 / 1e6)
     }
 
-    /// The least delay of the datagram with this number, counted from 0; `None` where it cannot
+    /// Returns the minimum delay of the datagram with this number, from 0; `None` if it cannot
     /// arrive in time. Units: nanoseconds.
     #[must_use]
     pub fn delay_ns(&self, number: u64) -> Option<u64> {
         self.by_number.get(usize::try_from(number).ok()?).copied()?
     }
 
-    /// The share of datagrams that no scheduler delivers in time.
+    /// Returns the share of datagrams that no scheduler delivers in time, 0 to 1.
     #[must_use]
     pub fn never(&self) -> f64 {
         1.0 - self.delays.len() as f64 / self.sent.max(1) as f64
     }
 }
 
-/// Returns the bounds of all flows of datagrams and of video of a scenario, each as if it were
-/// alone; `None` where a network is on the air, a neighbour's, or shared with another.
+/// Returns the bounds of all UDP, video and captured flows of a scenario, each as if it were alone;
+/// `None` if a network is an 802.11 link, a neighbour's, or shared with another.
 ///
-/// Cost: some 2 µs for each datagram and network, and the same again for each 10 ms of queue.
+/// Cost: some 2 µs per datagram and network, and the same again per 10 ms of queue.
 #[must_use]
 pub fn bound_delays(scenario: &Scenario, via: &Via) -> Option<Vec<Earliest>> {
     let is_known = |network: &crate::scenario::Network| {
@@ -82,7 +83,7 @@ pub fn bound_delays(scenario: &Scenario, via: &Via) -> Option<Vec<Earliest>> {
     Some(flows.collect())
 }
 
-/// The direction of a flow, and when it sends how many bytes of payload.
+/// Returns the direction of a flow, and the time and payload size of each datagram.
 fn datagrams(workload: &Workload, duration: Duration) -> Option<(Direction, Vec<(Instant, u64)>)> {
     let end = Instant::ZERO + duration;
     match workload {
@@ -106,6 +107,12 @@ fn datagrams(workload: &Workload, duration: Duration) -> Option<(Direction, Vec<
                 }
             }
             Some((*direction, sent))
+        }
+        Workload::Capture { direction, track } => {
+            let datagrams = (0..).map_while(|number| track.datagram(number));
+            let sent = datagrams.take_while(|datagram| datagram.at < duration);
+            let sent = sent.map(|datagram| (Instant::ZERO + datagram.at, u64::from(datagram.size)));
+            Some((*direction, sent.collect()))
         }
         Workload::Tcp { .. } | Workload::Quic { .. } | Workload::Ping { .. } | Workload::Http { .. } => None,
     }
@@ -163,7 +170,7 @@ fn bound_flow(
     }
 }
 
-/// Lists what happens to a network in one direction, by time.
+/// Returns the changes of a network in one direction, by time.
 fn changes(scenario: &Scenario, network: usize, direction: Direction) -> Vec<(Instant, Change)> {
     let is_here = |event: &&crate::scenario::Event| {
         event.network == network && event.direction.is_none_or(|way| way == direction)
@@ -185,17 +192,17 @@ fn changes(scenario: &Scenario, network: usize, direction: Direction) -> Vec<(In
 #[derive(Clone, Copy)]
 struct Datagram {
     number: u64,
-    /// Length of its IP packet on the link.
+    /// Length of the datagram's IP packet on the link. Units: bytes.
     bytes: u64,
     sent: Instant,
 }
 
-/// A link and what will happen to it.
+/// A link and its future changes.
 #[derive(Clone)]
 struct FutureLink<'a> {
     link: Link<u64>,
     changes: &'a [(Instant, Change)],
-    /// The time up to which it has run: a datagram that waited for a change may be ahead.
+    /// Time up to which the link has run; ahead after a datagram that waited for a change.
     clock: Instant,
 }
 
@@ -215,8 +222,7 @@ impl<'a> FutureLink<'a> {
         }
     }
 
-    /// Lets it run until `until`; returns when the datagram `number` comes out on the way, if it
-    /// does.
+    /// Runs the link until `until`; returns when the datagram `number` is delivered, if it is.
     fn run(&mut self, until: Instant, number: Option<u64>) -> Option<Instant> {
         loop {
             let change = self.changes.first().map_or(Instant::FAR_FUTURE, |(at, _)| *at);
@@ -247,7 +253,7 @@ impl<'a> FutureLink<'a> {
         self.clock = self.clock.max(until);
     }
 
-    /// Returns when a datagram arrives that is put on the link at `at`.
+    /// Returns the arrival of a datagram that enters the link at `at`.
     fn arrival(&self, packet: Datagram, at: Instant) -> Option<Instant> {
         let mut ahead = self.clone();
         ahead.advance(at);
@@ -260,7 +266,8 @@ impl<'a> FutureLink<'a> {
             .flatten()
     }
 
-    /// The earliest arrival of a datagram, and when it is put on the link for that.
+    /// Returns the earliest arrival of a datagram, and the time at which it enters the link for
+    /// that.
     fn first_arrival(&self, packet: Datagram) -> Option<(Instant, Instant)> {
         let at_changes = self.changes.iter().map(|(at, _)| *at);
         let times = core::iter::once(self.clock).chain(at_changes);

@@ -1,4 +1,4 @@
-//! The hop from a repeater to its clients, whose air a network may share.
+//! The hop from a repeater to its clients, whose channel a network may share.
 
 use hawser_units::{Duration, Rate};
 use toml::Spanned;
@@ -10,16 +10,16 @@ use crate::{Capacity, LinkConfig};
 /// The hop between the joining box of a repeater and the client behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientHop {
-    /// What it carries while nobody else uses its air. Units: bit/s of Ethernet frames.
+    /// Rate while no other sender uses the channel. Units: bit/s of Ethernet frames.
     pub rate: Rate,
-    /// How long a frame may wait for the client, at that rate.
+    /// Maximum queueing delay of a frame for the client, at that rate.
     pub queue: Duration,
-    /// Whether the repeater holds the shared network to what the hop leaves.
+    /// Set if the repeater limits the shared network to the capacity that the hop leaves.
     pub throttle: bool,
 }
 
 impl Reader<'_> {
-    /// The hop, if it goes with networks and events.
+    /// Returns the hop, if it is consistent with networks and events.
     pub(super) fn client_hop(
         &self,
         raw: Option<Spanned<RawClientHop>>,
@@ -68,5 +68,6 @@ impl Reader<'_> {
     }
 }
 
-/// As of a link without a queue of its own.
+/// Default queue, as for a link without a queue of its own. Source: our choice, as in the other
+/// links' default.
 const QUEUE: Duration = Duration::from_millis(100);

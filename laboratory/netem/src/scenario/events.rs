@@ -1,4 +1,4 @@
-//! Events of a scenario: when what changes.
+//! Events of a scenario: changes with their times.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::{Event, Hop, Network, NetworkChange, ScenarioError};
 use crate::{Change, State};
 
 impl Reader<'_> {
-    /// Reads a text that is one event.
+    /// Parses a text with exactly one event.
     pub(super) fn only_event(&mut self, networks: &[Network]) -> Result<Event, ScenarioError> {
         let raw: RawEvent = toml::from_str(self.text)
             .map_err(|error| self.invalid(error.span(), one_line(error.message())))?;
@@ -35,14 +35,14 @@ impl Reader<'_> {
         let network = self.network_index(event.network.get_ref(), event.network.span(), networks)?;
         let direction = event.direction.as_ref().map(|d| self.direction(d)).transpose()?;
         let span = event.set.span();
-        let (change, beside) = self.set(event.set.into_inner(), span.clone())?;
+        let (change, network_change) = self.set(event.set.into_inner(), span.clone())?;
         let read = Event {
             at: event.at.get_ref().0,
             network,
             hop: Hop::WayOut,
             direction,
             change,
-            beside,
+            network_change,
         };
         match problem_of(&read, &networks[network]) {
             Some(problem) => Err(self.invalid(Some(span), problem)),
@@ -50,24 +50,24 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the changes of an event: of the links, and of the rest of the network.
+    /// Parses the changes of an event: of the links, and of the rest of the network.
     fn set(
         &mut self,
         value: SetValue<RawLink>,
         span: Range<usize>,
     ) -> Result<(Change, NetworkChange), ScenarioError> {
-        let mut beside = NetworkChange::default();
+        let mut network_change = NetworkChange::default();
         let change = match value {
             SetValue::State(state) => Change {
                 state: Some(state),
                 ..Change::default()
             },
             SetValue::NatFlush => {
-                beside.flush_nat = true;
+                network_change.flush_nat = true;
                 Change::default()
             }
             SetValue::Link(link) => {
-                beside.device_mtu = link.device_mtu;
+                network_change.device_mtu = link.device_mtu;
                 let change = self.change(*link, span.clone())?;
                 let policer = change.middlebox.policer.flatten();
                 if policer.is_some_and(|policer| !policer.from.is_zero()) {
@@ -78,22 +78,25 @@ impl Reader<'_> {
                 change
             }
         };
-        if beside.device_mtu.is_some_and(|mtu| !DEVICE_MTUS.contains(&mtu)) {
+        if network_change
+            .device_mtu
+            .is_some_and(|mtu| !DEVICE_MTUS.contains(&mtu))
+        {
             let (least, most) = (DEVICE_MTUS.start(), DEVICE_MTUS.end());
             let problem = format!("device_mtu must be {least} to {most}");
             return Err(self.invalid(Some(span), problem));
         }
-        Ok((change, beside))
+        Ok((change, network_change))
     }
 }
 
-/// Why an event does not fit its network; `None`: it does.
+/// Returns the reason why an event does not fit its network, if any.
 fn problem_of(event: &Event, network: &Network) -> Option<&'static str> {
     let has_change = event.change != Change::default();
-    if !has_change && event.beside == NetworkChange::default() {
+    if !has_change && event.network_change == NetworkChange::default() {
         return Some("this event changes nothing; write set = \"down\" or set = { rate = \"5mbit\" }");
     }
-    if event.beside.flush_nat && network.nat.is_none() {
+    if event.network_change.flush_nat && network.nat.is_none() {
         return Some("this network has no nat to flush; give it nat = { timeout = \"30s\" } or nat = {}");
     }
     if has_change && network.links.is_none() && (event.change.state.is_none() || event.direction.is_some()) {
@@ -109,7 +112,7 @@ fn problem_of(event: &Event, network: &Network) -> Option<&'static str> {
     if event.direction.is_some() && is_shown {
         return Some("a device is down in both directions; use \"blackhole\"");
     }
-    (event.direction.is_some() && event.beside != NetworkChange::default())
+    (event.direction.is_some() && event.network_change != NetworkChange::default())
         .then_some("nat and device belong to both directions; remove `direction`")
 }
 

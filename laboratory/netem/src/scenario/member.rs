@@ -1,4 +1,4 @@
-//! Neighbours that give their way out to the client.
+//! Neighbours that share their uplink with the client.
 
 use hawser_units::{Duration, Rate};
 use toml::Spanned;
@@ -7,21 +7,21 @@ use super::parse::{RawLocal, RawMember, Reader};
 use super::values::WithUnit;
 use super::{Links, Network, ScenarioError, Usage};
 
-/// The device between the client and one of its networks: a neighbour that gives that network.
+/// The neighbour that provides a network, between the client and that network.
 ///
-/// What the network's `down` and `up` say is the neighbour's own way out.
+/// The network's `down` and `up` describe the neighbour's own uplink.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Member {
-    /// What joins it to the client.
+    /// Links between the client and the neighbour.
     pub local: Links,
-    /// The most that it relays in each direction. Units: bit/s of IP packets.
+    /// Maximum rate that the neighbour relays in each direction. Units: bit/s of IP packets.
     pub cap: Option<Rate>,
-    /// When it is out of the client's reach: from and to. It announces neither.
+    /// Times, from and to, at which the neighbour is out of the client's reach; not announced.
     pub away: Vec<(Duration, Duration)>,
 }
 
 impl Member {
-    /// Whether it is out of reach when the workloads begin.
+    /// Returns whether the neighbour is out of reach when the workloads start.
     #[must_use]
     pub fn is_away_at_start(&self) -> bool {
         self.away.iter().any(|(from, _)| from.is_zero())

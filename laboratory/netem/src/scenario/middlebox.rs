@@ -1,5 +1,5 @@
-//! Fields of the format that describe a middlebox, a translator of addresses, and events of a
-//! network beside its links.
+//! Fields of the format for middleboxes, address translators, and events of a network that do not
+//! concern its links.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -19,7 +19,7 @@ pub(super) struct Removable<T>(pub(super) Option<T>);
 
 /// Reader of a field that can be removed.
 pub(super) trait Field: Sized {
-    /// An example for the message about a wrong type.
+    /// Example for the message about a wrong type.
     const EXAMPLE: &'static str;
 
     /// Reads the table of the field.
@@ -136,7 +136,7 @@ impl Field for PathMtu {
     }
 }
 
-/// A bare number means a path that reports nothing.
+/// A bare number is a path MTU without ICMP messages.
 fn black_hole(size: PacketSize) -> PathMtu {
     PathMtu {
         size: size.0,
@@ -250,7 +250,7 @@ pub(super) struct RawNat {
 impl RawNat {
     pub(super) fn read(self) -> Result<NatConfig, &'static str> {
         let timeout = self.timeout.map(|timeout| timeout.0);
-        // The kernel's own timeouts, which the lab uses, are whole seconds.
+        // The lab uses the kernel's own timeouts, which are whole seconds.
         if timeout.is_some_and(|timeout| timeout < SECOND || timeout.as_nanos() % SECOND.as_nanos() != 0) {
             return Err("a nat's timeout is whole seconds; write at least \"1s\"");
         }
@@ -261,7 +261,7 @@ impl RawNat {
     }
 }
 
-/// The start of policers that start later than the workloads.
+/// Returns the events that start policers after the start of the workloads.
 pub(super) fn policer_starts(networks: &[Network]) -> Vec<Event> {
     let mut events = Vec::new();
     for (network, described) in networks.iter().enumerate() {
@@ -301,14 +301,15 @@ fn start(policer: Policer, (network, hop, direction): (usize, Hop, Direction)) -
             },
             ..Change::default()
         },
-        beside: super::NetworkChange::default(),
+        network_change: super::NetworkChange::default(),
     }
 }
 
 /// Size that every network passes, RFC 791 section 3.2.
 const MIN_MTU: u16 = 68;
-/// A bucket that is smaller than a full Ethernet frame would drop every one of them.
+/// Minimum depth of a bucket: a smaller one would drop every full Ethernet frame (RFC 894).
 const MIN_BURST: u64 = 1500 + FRAME_OVERHEAD;
+/// Unit of timeouts, which are whole seconds. Source: definition of the unit.
 const SECOND: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The scenario format: networks, workloads and events of one experiment, as TOML.
 //!
-//! A scenario says everything that an experiment depends on, so that a claim, a benchmark and a bug
-//! report can each be one file. Rates, times and sizes carry their unit; unknown fields are errors;
-//! an error names file, line and remedy. Reading files is the caller's: [`Scenario::parse`] gets a
-//! function that does it.
+//! A scenario contains everything that an experiment depends on, so that a claim, a benchmark and a
+//! bug report can each be one file. Rates, times and sizes carry their unit; unknown fields are
+//! errors; an error names file, line and remedy. The caller of [`Scenario::parse`] passes a
+//! function that reads files.
 
 mod client_hop;
 mod events;
@@ -16,6 +16,7 @@ mod parse;
 mod usage;
 mod values;
 mod wifi;
+mod workloads;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,45 +25,47 @@ use std::sync::Arc;
 use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::Class;
 
+use crate::capture::Track;
 pub use crate::video::Coding;
 use crate::video::{Film, Video};
 use crate::{Capacity, Change, LinkConfig, NatConfig};
 
+pub use crate::direction::Direction;
 pub use client_hop::ClientHop;
 pub use member::Member;
 pub use usage::Usage;
 pub use wifi::{Slots, Wifi};
 
-/// One experiment.
+/// Experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// What it is called in results.
+    /// Name in results.
     pub name: String,
-    /// Where every random number comes from.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// How long the workloads run.
+    /// Duration of the workloads.
     pub duration: Duration,
-    /// How much of the beginning does not count towards goodput.
+    /// Warm-up that does not count towards goodput.
     pub warmup: Duration,
-    /// What carries the traffic.
+    /// System that transfers the traffic.
     pub via: Via,
     /// Schedulers of Hawser's tunnel, by flow class; a class that is absent has its default.
     pub schedulers: Vec<(Class, String)>,
-    /// Congestion control of its paths; absent: the default. The simulator has it, the daemon not.
+    /// Congestion controller of the tunnel's paths; `None`: the default.
     pub controller: Option<String>,
-    /// Lets TCP of client and server ask for ECN (RFC 3168), as with `net.ipv4.tcp_ecn = 1`.
+    /// Enables ECN (RFC 3168) in TCP of client and server, as `net.ipv4.tcp_ecn = 1` does.
     pub tcp_ecn: bool,
     /// Form in which the tunnel transfers TCP.
     pub tcp: Tcp,
-    /// The networks of the client, in the order of preference that its routing table shows.
+    /// Networks of the client, in the order of preference in its routing table.
     pub networks: Vec<Network>,
-    /// The hop behind a repeater. Only the lab has it.
+    /// Hop behind a repeater. Lab only.
     pub client_hop: Option<ClientHop>,
-    /// What runs at the same time.
+    /// Concurrent workloads.
     pub workloads: Vec<Workload>,
-    /// Those of them, by index, that go another way than `via`: what shares the networks with it.
-    pub beside: BTreeMap<usize, Beside>,
-    /// What happens meanwhile, in order of time.
+    /// Workloads, by index, that use another system than `via`: competing traffic on the networks.
+    pub competing: BTreeMap<usize, CompetingSystem>,
+    /// Events, in order of time.
     pub events: Vec<Event>,
 }
 
@@ -76,69 +79,69 @@ pub enum Tcp {
     Stream,
 }
 
-/// What carries the traffic of a scenario.
+/// System that transfers the traffic of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Via {
     /// Hawser, with a hub.
     Hub,
-    /// Hawser, without a far end.
+    /// Hawser in direct mode, without a hub.
     Direct,
-    /// Hawser, to another host that runs it.
+    /// Hawser between two hosts that run it.
     Peer,
     /// Hawser, through a repeater.
     Repeater,
-    /// The kernel's MPTCP over the networks that Hawser gives it, without a far end.
+    /// The kernel's MPTCP over the networks that Hawser provides, without a hub.
     DirectMptcp,
     /// The kernel's MPTCP, without Hawser.
     Mptcp,
     /// The kernel, over the network of this name only.
     Single(String),
-    /// Another bonding tool, of this name. No scenario says so: the command that runs it also says
-    /// how the tool is started.
+    /// Another bonding tool, of this name. It cannot be named in a scenario: the command that runs
+    /// it also specifies how to start it.
     Tool(String),
 }
 
-/// How a workload goes that shares the networks with what is measured.
+/// System of a workload that competes with the measured ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum CompetingSystem {
     /// The kernel, over the network of this name only.
     Single(String),
-    /// The own traffic of the member of this name, over its way out and outside of the tunnel.
+    /// Traffic of the member of this name itself, over its uplink and outside the tunnel.
     Member(String),
-    /// A second client of Hawser, with a tunnel of its own over the same networks.
+    /// Second client of Hawser, with a tunnel of its own over the same networks.
     OtherClient,
 }
 
-/// One way out of the client.
+/// Uplink of the client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
-    /// Its name, and that of its device: 1 to 15 letters, digits, `-` or `_`.
+    /// Name of the network and of its device: 1 to 15 letters, digits, `-` or `_`.
     pub name: String,
     /// Both directions; `None` for a plain cable without emulation.
     pub links: Option<Links>,
-    /// Its last hop, where that is the air.
+    /// Wi-Fi parameters of the network's last hop, if any.
     pub wifi: Option<Wifi>,
-    /// Whose it is, where it is a neighbour's.
+    /// Neighbour that provides the network, if any.
     pub member: Option<Member>,
-    /// What it has in common with another part of the scenario.
+    /// Resource that the network shares with another part of the scenario.
     pub shares: Option<Shares>,
-    /// It drops every datagram of UDP, both ways, without a word.
+    /// Set to drop every UDP datagram without notice, in both directions.
     pub blocks_udp: bool,
-    /// Translator of the client's addresses on this network; `None`: the hub and the server see
-    /// them, except where `via` needs a translator.
+    /// Translator of the client's addresses on this network; `None`: hub and server see the
+    /// client's addresses, except where `via` needs a translator.
     pub nat: Option<NatConfig>,
-    /// The user's settings for it, with a hub.
+    /// User's settings for the network; used with a hub.
     pub usage: Usage,
 }
 
-/// What a network shares.
+/// Shared part of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shares {
-    /// It goes over the links of that network, by index, too: a second way through one bottleneck.
-    /// Only the simulator has it.
+    /// Links of the network with this index: a second route through one bottleneck. Simulator only.
     Links(usize),
-    /// The air of the hop from a repeater to its client, by time: each has what the other leaves,
-    /// and both have equally many bytes where both want more. Only the lab has it.
+    /// Channel of the hop from a repeater to its client, shared by time: each sender may use what
+    /// the other leaves, and both transfer equally many bytes where both have more to send. Lab
+    /// only.
     ClientHop,
 }
 
@@ -147,86 +150,88 @@ pub enum Shares {
 pub struct Links {
     /// Towards the client.
     pub down: LinkConfig,
-    /// From the client.
+    /// Direction from the client.
     pub up: LinkConfig,
 }
 
-/// Which way the bytes of a workload go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Direction {
-    /// Towards the client.
-    #[default]
-    Down,
-    /// From the client.
-    Up,
-}
-
-/// Something that uses the network for the whole duration.
+/// Traffic of an application for the whole duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// Bulk TCP connections.
     Tcp {
-        /// Which way the bytes go.
+        /// Direction of the bytes.
         direction: Direction,
-        /// How many connections at once.
+        /// Number of concurrent connections.
         streams: u32,
         /// The kernel's name of the congestion control.
         congestion: String,
     },
     /// Bulk QUIC connections, one stream in each.
     Quic {
-        /// Which way the bytes go.
+        /// Direction of the bytes.
         direction: Direction,
-        /// How many connections at once.
+        /// Number of concurrent connections.
         streams: u32,
     },
     /// Datagrams at a constant rate.
     Udp {
-        /// Which way they go.
+        /// Direction of the datagrams.
         direction: Direction,
-        /// Of UDP payload.
+        /// Rate of UDP payload.
         rate: Rate,
-        /// UDP payload of each.
+        /// UDP payload of each datagram.
         size: Bytes,
-        /// Of how many layers they are in turn, the base first; 0 where they are no layered stream.
-        /// A layer is known by its code point ([`layer_code_point`]).
+        /// Number of layers to which datagrams belong in turn, the base layer first; 0 for
+        /// unlayered datagrams. A layer is identified by its code point ([`layer_code_point`]).
         layers: u8,
     },
-    /// A request and its echo, again and again.
+    /// Repeated requests and echoes.
     Ping {
-        /// Between requests.
+        /// Interval between requests.
         interval: Duration,
     },
-    /// A video as datagrams, of which some matter more than others.
+    /// A video as datagrams of different importance.
     Video {
-        /// Which way it goes.
+        /// Direction of the video.
         direction: Direction,
-        /// Of UDP payload, mean.
+        /// Mean rate of UDP payload.
         rate: Rate,
-        /// What its parts are to each other.
+        /// Dependencies of its parts.
         coding: Coding,
-        /// Its pictures; a model of this rate where there are none.
+        /// Pictures; `None`: a model of this rate.
         film: Option<Arc<Film>>,
     },
-    /// One HTTP download of a fixed size.
+    /// Datagrams of one direction of a five-tuple in a capture.
+    Capture {
+        /// Direction of the datagrams.
+        direction: Direction,
+        /// Datagrams.
+        track: Arc<Track>,
+    },
+    /// HTTP download of a fixed size.
     Http {
-        /// Of the body.
+        /// Size of the body.
         size: Bytes,
     },
 }
 
 impl Workload {
-    /// How many layers its packets are marked as; 0 where they have no marks.
+    /// Returns the number of layers that mark the workload's packets; 0 without marks.
     #[must_use]
     pub const fn layers(&self) -> u8 {
         match self {
             Self::Udp { layers, .. } => *layers,
             Self::Video { coding, .. } => coding.layers(),
-            Self::Tcp { .. } | Self::Quic { .. } | Self::Ping { .. } | Self::Http { .. } => 0,
+            Self::Tcp { .. }
+            | Self::Quic { .. }
+            | Self::Ping { .. }
+            | Self::Capture { .. }
+            | Self::Http { .. } => 0,
         }
     }
 
-    /// What sends the video of this workload from `start` until `end`; `None` where it is none.
+    /// Returns the sender of this workload's video from `start` until `end`; `None` for another
+    /// workload.
     #[must_use]
     pub fn video(&self, (start, end): (Instant, Instant)) -> Option<Video> {
         let Self::Video {
@@ -241,8 +246,7 @@ impl Workload {
     }
 }
 
-/// The code point that tells a datagram of this layer, or of this description: no layer has that of
-/// traffic without a mark.
+/// Returns the code point of a layer or description; it differs from that of unmarked traffic.
 #[must_use]
 pub const fn layer_code_point(layer: u8) -> u8 {
     layer + 1
@@ -251,73 +255,73 @@ pub const fn layer_code_point(layer: u8) -> u8 {
 /// A part of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Hop {
-    /// What its `down` and `up` describe.
+    /// Links in `down` and `up`.
     #[default]
     WayOut,
-    /// What joins the member whose network it is to the client.
+    /// Links between the client and the member whose network it is.
     Local,
 }
 
 /// A change at a time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Since the start of the workloads.
+    /// Time since the start of the workloads.
     pub at: Duration,
     /// Index into [`Scenario::networks`].
     pub network: usize,
-    /// Which part of it changes.
+    /// Part of the network that changes.
     pub hop: Hop,
-    /// The direction it changes; both when `None`.
+    /// Direction that changes; `None`: both.
     pub direction: Option<Direction>,
-    /// What changes.
+    /// Change.
     pub change: Change,
     /// Changes of the rest of the network.
-    pub beside: NetworkChange,
+    pub network_change: NetworkChange,
 }
 
-/// A change of a network beside its links.
+/// Change of a network that does not concern its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct NetworkChange {
-    /// Removes all mappings of its translator.
+    /// Removes all mappings of the network's translator.
     pub flush_nat: bool,
-    /// Another MTU of the client's interface. Only the lab has it. Units: IP bytes.
+    /// New MTU of the client's interface. Lab only. Units: IP bytes.
     pub device_mtu: Option<u16>,
 }
 
-/// Why a scenario cannot be run. Says where and what to do, in one line.
+/// Error in a scenario. The message states location and remedy in one line.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// The file, or one it names, cannot be read.
+    /// The file, or one that it names, cannot be read.
     #[error("{}: cannot be read: {reason}", path.display())]
     Read {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         reason: String,
     },
-    /// Something in the file is wrong.
+    /// Error in the file.
     #[error("{}:{line}: {problem}", path.display())]
     Invalid {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong and what to write instead.
+        /// Description of the error, and the correct form.
         problem: String,
     },
     /// A `--set` does not fit the scenario.
     #[error("--set {setting}: {problem}")]
     Override {
-        /// As given.
+        /// Setting as given.
         setting: String,
-        /// What is wrong and what to write instead.
+        /// Description of the error, and the correct form.
         problem: String,
     },
 }
 
 impl Via {
-    /// As it is written in a scenario.
+    /// Returns the form in a scenario.
     #[must_use]
     pub fn label(&self) -> String {
         match self {
@@ -332,7 +336,7 @@ impl Via {
         }
     }
 
-    /// The way that `label` names; `None` when there is none.
+    /// Returns the system with this label; `None` if there is none.
     #[must_use]
     pub fn from_label(label: &str) -> Option<Self> {
         match label {
@@ -350,8 +354,8 @@ impl Via {
 }
 
 impl Scenario {
-    /// The sum of the networks' mean rates in the direction of the first bulk workload; `None` when
-    /// one is unlimited, or another hop lies behind them.
+    /// Returns the sum of the networks' mean rates in the direction of the first bulk workload;
+    /// `None` if a network is unlimited, or if there is another hop behind the networks.
     ///
     /// Units: Ethernet frames without check sequence, as everywhere in a scenario.
     #[must_use]
@@ -373,8 +377,8 @@ impl Scenario {
         rates.map(|rates| Rate::from_bps(rates.iter().map(|rate| rate.as_bps()).sum()))
     }
 
-    /// What starts the traces of the networks together with the workloads, so that every way of a
-    /// comparison meets the same stretch of them.
+    /// Returns the events that start the traces of the networks together with the workloads, so
+    /// that every system of a comparison meets the same part of them.
     #[must_use]
     pub fn trace_starts(&self) -> Vec<Event> {
         let traced = |link: &LinkConfig| matches!(link.capacity, Capacity::Trace(_));
@@ -394,14 +398,14 @@ impl Scenario {
                             capacity: Some(link.capacity.clone()),
                             ..Change::default()
                         },
-                        beside: NetworkChange::default(),
+                        network_change: NetworkChange::default(),
                     })
             })
             .collect()
     }
 
-    /// What members do, in order of time: they leave and come without a word. A scenario that was
-    /// read has that among its events.
+    /// Returns the movements of members, in order of time: they leave and return without notice. A
+    /// parsed scenario contains them as events.
     #[must_use]
     pub fn movements(&self) -> Vec<Event> {
         let mut events = movements::movements(&self.networks);
@@ -409,14 +413,15 @@ impl Scenario {
         events
     }
 
-    /// The direction of the first workload that moves bulk data; down when there is none.
+    /// Returns the direction of the first bulk workload; down without one.
     #[must_use]
     pub fn bulk_direction(&self) -> Direction {
         let direction = |workload: &Workload| match workload {
             Workload::Tcp { direction, .. }
             | Workload::Quic { direction, .. }
             | Workload::Udp { direction, .. }
-            | Workload::Video { direction, .. } => Some(*direction),
+            | Workload::Video { direction, .. }
+            | Workload::Capture { direction, .. } => Some(*direction),
             Workload::Http { .. } => Some(Direction::Down),
             Workload::Ping { .. } => None,
         };

@@ -1,9 +1,9 @@
-//! What happens to networks whose neighbour goes away and comes back.
+//! Events of networks whose neighbour leaves and returns.
 
 use super::{Event, Hop, Network, NetworkChange};
 use crate::{Change, State};
 
-/// What members do: they leave and come without a word.
+/// Returns the movements of members: they leave and return without notice.
 pub(super) fn movements(networks: &[Network]) -> Vec<Event> {
     let mut events = Vec::new();
     for (network, described) in networks.iter().enumerate() {
@@ -19,7 +19,7 @@ pub(super) fn movements(networks: &[Network]) -> Vec<Event> {
                         state: Some(state),
                         ..Change::default()
                     },
-                    beside: NetworkChange::default(),
+                    network_change: NetworkChange::default(),
                 });
             }
         }

@@ -1,4 +1,4 @@
-//! Events that a person orders while a scenario's networks run.
+//! Changes that a user requests while a scenario's networks run.
 
 use std::io;
 use std::path::Path;
@@ -9,18 +9,18 @@ use super::parse::Reader;
 use super::{Event, Scenario, ScenarioError, overrides};
 
 impl Scenario {
-    /// Reads what a person orders of a network: one word, as `down`, or fields, as `rate=2mbit
-    /// delay=80ms`, each as an `[[event]]` has them. `read` returns the text of a file that a field
-    /// names.
+    /// Parses a user's change of a network: one word, e.g. `down`, or fields, e.g. `rate=2mbit
+    /// delay=80ms`, each in the syntax of `[[event]]`. `read` returns the text of a file that a
+    /// field names.
     ///
     /// # Errors
-    /// What is wrong, in one line: an unknown network or field, a bad value, nothing to change.
+    /// Description of the error in one line: unknown network or field, bad value, or no change.
     pub fn order(
         &self,
         network: &str,
         direction: Option<&str>,
         settings: &[String],
-        read: &mut dyn FnMut(&Path) -> io::Result<String>,
+        read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
     ) -> Result<Event, String> {
         let set = match settings {
             [] => return Err("nothing is set; write rate=2mbit, or down".to_owned()),
@@ -71,9 +71,9 @@ mod tests {
         [[network]]\nname = \"cable\"\n";
 
     fn order(network: &str, direction: Option<&str>, settings: &[&str]) -> Result<Event, String> {
-        let scenario = Scenario::parse(TEXT, Path::new("x"), &[], &mut |_| Ok(String::new())).expect("legal");
+        let scenario = Scenario::parse(TEXT, Path::new("x"), &[], &mut |_| Ok(Vec::new())).expect("legal");
         let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
-        scenario.order(network, direction, &settings, &mut |_| Ok(String::new()))
+        scenario.order(network, direction, &settings, &mut |_| Ok(Vec::new()))
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! `--set workload.0.streams=16`: replaces one field of a scenario before it is understood.
+//! `--set workload.0.streams=16`: replaces one field of a scenario before it is parsed.
 
 use toml::{Table, Value};
 
-/// Applies one `path=value`. A step of the path is a key or an index into an array; the last key
-/// may be new.
+/// Applies one `path=value`. An element of the path is a key or an array index; the last key may be
+/// new.
 ///
-/// The value is TOML (`16`, `0.1`, `true`, `{ sd = "8ms" }`); what is not TOML is taken as a
-/// string, so that `network.0.down.rate=50mbit` needs no quotes.
+/// The value is TOML (`16`, `0.1`, `true`, `{ sd = "8ms" }`); other text is a string, so that
+/// `network.0.down.rate=50mbit` needs no quotes.
 pub(super) fn apply(table: &mut Table, setting: &str) -> Result<(), String> {
     let (path, value) = setting.split_once('=').ok_or("has no `=`; write field=value")?;
     let mut steps: Vec<&str> = path.trim().split('.').collect();
@@ -14,19 +14,19 @@ pub(super) fn apply(table: &mut Table, setting: &str) -> Result<(), String> {
         .pop()
         .filter(|step| !step.is_empty())
         .ok_or("names no field")?;
-    let mut place = Place::Table(table);
+    let mut container = Container::Table(table);
     for step in steps {
-        place = place.enter(step)?;
+        container = container.enter(step)?;
     }
-    place.put(last, value_of(value.trim()))
+    container.put(last, value_of(value.trim()))
 }
 
-enum Place<'a> {
+enum Container<'a> {
     Table(&'a mut Table),
     Array(&'a mut Vec<Value>),
 }
 
-impl<'a> Place<'a> {
+impl<'a> Container<'a> {
     fn enter(self, step: &str) -> Result<Self, String> {
         let value = match self {
             Self::Table(table) => table

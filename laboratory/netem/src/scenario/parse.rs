@@ -1,7 +1,8 @@
-//! From text to a [`Scenario`].
+//! Parser of a [`Scenario`].
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,9 +17,8 @@ use super::middlebox::{EcnName, RawNat, Removable};
 use super::usage::{PriorityName, Usage};
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
-use super::{
-    Beside, Coding, Direction, Links, Network, Scenario, ScenarioError, Shares, Tcp, Via, Workload, overrides,
-};
+use super::{Coding, Direction, Links, Network, Scenario, ScenarioError, Shares, Tcp, Via, overrides};
+use crate::capture::Capture;
 use crate::video::Film;
 use crate::{
     Capacity, Change, Hang, LinkConfig, MiddleboxChange, MiddleboxConfig, NatConfig, PathMtu, Policer,
@@ -133,18 +133,22 @@ pub(super) struct RawLocal {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawWorkload {
-    kind: Spanned<String>,
-    direction: Option<Spanned<String>>,
-    streams: Option<u32>,
-    congestion: Option<String>,
-    rate: Option<WithUnit<Rate>>,
-    size: Option<WithUnit<Bytes>>,
-    interval: Option<WithUnit<Duration>>,
-    coding: Option<String>,
-    pictures: Option<PathBuf>,
-    layers: Option<u8>,
-    via: Option<Spanned<String>>,
+pub(super) struct RawWorkload {
+    pub(super) kind: Spanned<String>,
+    pub(super) direction: Option<Spanned<String>>,
+    pub(super) streams: Option<u32>,
+    pub(super) congestion: Option<String>,
+    pub(super) rate: Option<WithUnit<Rate>>,
+    pub(super) size: Option<WithUnit<Bytes>>,
+    pub(super) interval: Option<WithUnit<Duration>>,
+    pub(super) coding: Option<String>,
+    pub(super) pictures: Option<PathBuf>,
+    pub(super) layers: Option<u8>,
+    pub(super) file: Option<PathBuf>,
+    pub(super) local: Option<Spanned<String>>,
+    pub(super) start: Option<WithUnit<Duration>>,
+    pub(super) repeat: Option<u32>,
+    pub(super) via: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -161,18 +165,18 @@ fn first_seed() -> u64 {
 }
 
 impl Scenario {
-    /// Understands the text of a scenario.
+    /// Parses the text of a scenario.
     ///
-    /// `path` is where the text came from: it is named in errors, and traces are looked for beside
-    /// it. `settings` are `field=value` replacements. `read` reads a trace.
+    /// `path` is the file of the text: errors name it, and the files that it names are searched
+    /// in its directory. `settings` are `field=value` replacements. `read` reads such a file.
     ///
     /// # Errors
-    /// [`ScenarioError`], at the first thing that is wrong.
+    /// [`ScenarioError`] for the first error.
     pub fn parse(
         text: &str,
         path: &Path,
         settings: &[String],
-        read: &mut dyn FnMut(&Path) -> io::Result<String>,
+        read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
     ) -> Result<Self, ScenarioError> {
         let scenario = Reader { text, path, read }.scenario()?;
         if settings.is_empty() {
@@ -193,8 +197,8 @@ impl Scenario {
             };
             overrides::apply(&mut table, setting).map_err(invalid)?;
             let text = toml::to_string(&table).map_err(|error| invalid(error.to_string()))?;
-            // Only the last state must hold: two settings may need each other. An error is the
-            // first one's that made it.
+            // Only the result of all settings must be valid: two settings may depend on each other.
+            // An error is reported for the first setting that caused it.
             result = match (
                 (Reader {
                     text: &text,
@@ -216,14 +220,14 @@ impl Scenario {
 pub(super) struct Reader<'a> {
     pub(super) text: &'a str,
     path: &'a Path,
-    read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
+    read: &'a mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(
         text: &'a str,
         path: &'a Path,
-        read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
+        read: &'a mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
     ) -> Self {
         Self { text, path, read }
     }
@@ -257,7 +261,7 @@ impl Reader<'_> {
             let span = raw.warmup.map(|warmup| warmup.span());
             return Err(self.invalid(span, "warmup must be shorter than duration"));
         }
-        let (workloads, beside) = self.workloads(raw.workloads, &networks)?;
+        let (workloads, competing) = self.workloads(raw.workloads, &networks, duration)?;
         let via = self.via(&raw.via, &networks)?;
         let events = self.events(raw.events, &networks)?;
         Ok(Scenario {
@@ -272,7 +276,7 @@ impl Reader<'_> {
             tcp_ecn: raw.tcp_ecn,
             tcp: raw.tcp.into(),
             workloads,
-            beside,
+            competing,
             events,
             networks,
         })
@@ -466,39 +470,65 @@ impl Reader<'_> {
     }
 
     fn trace(&mut self, name: &Path, span: Range<usize>) -> Result<Trace, ScenarioError> {
-        let (path, text) = self.read_beside("trace", name, span.clone())?;
+        let (path, text) = self.read_text("trace", name, span.clone())?;
         Trace::parse(&text)
             .map_err(|error| self.invalid(Some(span), format!("trace {}: {error}", path.display())))
     }
 
-    fn film(
+    pub(super) fn film(
         &mut self,
         name: &Path,
         interval: Duration,
         coding: Coding,
         span: Range<usize>,
     ) -> Result<Film, ScenarioError> {
-        let (path, text) = self.read_beside("pictures", name, span.clone())?;
+        let (path, text) = self.read_text("pictures", name, span.clone())?;
         Film::parse(&text, interval, coding.layers())
             .map_err(|problem| self.invalid(Some(span), format!("pictures {}: {problem}", path.display())))
     }
 
-    /// A file that the scenario names, and its text.
-    fn read_beside(
+    pub(super) fn capture(
+        &mut self,
+        name: &Path,
+        local: Option<IpAddr>,
+        span: Range<usize>,
+    ) -> Result<Capture, ScenarioError> {
+        let (path, bytes) = self.read_referenced("capture", name, span.clone())?;
+        Capture::parse(&bytes, local)
+            .map_err(|error| self.invalid(Some(span), format!("capture {}: {error}", path.display())))
+    }
+
+    /// Reads a text file that the scenario names; returns its path and text.
+    fn read_text(
         &mut self,
         what: &str,
         name: &Path,
         span: Range<usize>,
     ) -> Result<(PathBuf, String), ScenarioError> {
+        let (path, bytes) = self.read_referenced(what, name, span.clone())?;
+        let text = String::from_utf8(bytes).map_err(|_| {
+            let problem = format!("{what} {}: it is not a text file", path.display());
+            self.invalid(Some(span), problem)
+        })?;
+        Ok((path, text))
+    }
+
+    /// Reads a file that the scenario names; returns its path and bytes.
+    fn read_referenced(
+        &mut self,
+        what: &str,
+        name: &Path,
+        span: Range<usize>,
+    ) -> Result<(PathBuf, Vec<u8>), ScenarioError> {
         let path = self.path.parent().unwrap_or(Path::new("")).join(name);
-        let text = (self.read)(&path).map_err(|error| {
+        let bytes = (self.read)(&path).map_err(|error| {
             let problem = format!(
                 "{what} {}: {error}; it is looked for beside the scenario",
                 path.display()
             );
             self.invalid(Some(span), problem)
         })?;
-        Ok((path, text))
+        Ok((path, bytes))
     }
 
     fn schedulers(
@@ -528,217 +558,6 @@ impl Reader<'_> {
             Ok((known, scheduler.into_inner()))
         };
         raw.into_iter().map(of_class).collect()
-    }
-
-    fn workloads(
-        &mut self,
-        raw: Vec<RawWorkload>,
-        networks: &[Network],
-    ) -> Result<(Vec<Workload>, BTreeMap<usize, Beside>), ScenarioError> {
-        let mut all = Vec::new();
-        let mut beside = BTreeMap::new();
-        for mut raw in raw {
-            let via = raw.via.take();
-            let first = all.len();
-            self.push_workload(raw, &mut all)?;
-            if let Some(via) = via {
-                let way = self.beside(&via, networks)?;
-                beside.extend((first..all.len()).map(|index| (index, way.clone())));
-            }
-        }
-        Ok((all, beside))
-    }
-
-    fn beside(&self, raw: &Spanned<String>, networks: &[Network]) -> Result<Beside, ScenarioError> {
-        let via = raw.get_ref().as_str();
-        if via == "other-client" {
-            return Ok(Beside::OtherClient);
-        }
-        if let Some(name) = via.strip_prefix("single:") {
-            self.network_index(name, raw.span(), networks)?;
-            return Ok(Beside::Single(name.to_owned()));
-        }
-        if let Some(name) = via.strip_prefix("member:") {
-            let index = self.network_index(name, raw.span(), networks)?;
-            if networks[index].member.is_some() {
-                return Ok(Beside::Member(name.to_owned()));
-            }
-        }
-        let problem = format!(
-            "unknown via {via:?} of a workload; write single:<network>, member:<member> or other-client"
-        );
-        Err(self.invalid(Some(raw.span()), problem))
-    }
-
-    /// One, or two of which one goes each way at the same time, as `iperf3 --bidir` does.
-    fn push_workload(&mut self, mut raw: RawWorkload, all: &mut Vec<Workload>) -> Result<(), ScenarioError> {
-        let direction = raw
-            .direction
-            .as_ref()
-            .map(|direction| direction.get_ref().as_str());
-        if raw.kind.get_ref() != "tcp" || direction != Some("both") {
-            all.push(self.workload(raw)?);
-            return Ok(());
-        }
-        raw.direction = None;
-        let mut up = self.workload(raw)?;
-        all.push(up.clone());
-        if let Workload::Tcp { direction, .. } = &mut up {
-            *direction = Direction::Up;
-        }
-        all.push(up);
-        Ok(())
-    }
-
-    fn workload(&mut self, raw: RawWorkload) -> Result<Workload, ScenarioError> {
-        let span = raw.kind.span();
-        let kind = raw.kind.get_ref().as_str();
-        let direction = raw
-            .direction
-            .as_ref()
-            .map(|d| self.direction(d))
-            .transpose()?
-            .unwrap_or_default();
-        let given = [
-            ("direction", raw.direction.is_some()),
-            ("streams", raw.streams.is_some()),
-            ("congestion", raw.congestion.is_some()),
-            ("rate", raw.rate.is_some()),
-            ("size", raw.size.is_some()),
-            ("interval", raw.interval.is_some()),
-            ("coding", raw.coding.is_some()),
-            ("pictures", raw.pictures.is_some()),
-            ("layers", raw.layers.is_some()),
-        ];
-        let only = |allowed: &[&str]| match given
-            .iter()
-            .find(|(f, is_given)| *is_given && !allowed.contains(f))
-        {
-            Some((field, _)) => {
-                let problem = format!("{field} means nothing to a {kind} workload; remove it");
-                Err(self.invalid(Some(span.clone()), problem))
-            }
-            None => Ok(()),
-        };
-        let rate = || {
-            let rate = raw.rate.as_ref().map(|rate| rate.0);
-            rate.filter(|rate| *rate > Rate::ZERO).ok_or_else(|| {
-                let problem = format!("a {kind} workload needs a rate, like rate = \"5mbit\"");
-                self.invalid(Some(span.clone()), problem)
-            })
-        };
-        let streams = || {
-            let streams = raw.streams.unwrap_or(1);
-            let problem = || format!("streams must be 1 to {MAX_STREAMS}");
-            let is_right = (1..=MAX_STREAMS).contains(&streams);
-            is_right
-                .then_some(streams)
-                .ok_or_else(|| self.invalid(Some(span.clone()), problem()))
-        };
-        match kind {
-            "tcp" => {
-                only(&["direction", "streams", "congestion"])?;
-                Ok(Workload::Tcp {
-                    direction,
-                    streams: streams()?,
-                    congestion: raw.congestion.unwrap_or("cubic".into()),
-                })
-            }
-            "quic" => {
-                only(&["direction", "streams"])?;
-                Ok(Workload::Quic {
-                    direction,
-                    streams: streams()?,
-                })
-            }
-            "udp" => {
-                only(&["direction", "rate", "size", "layers"])?;
-                let rate = rate()?;
-                let size = raw.size.map_or(Bytes(1200), |size| size.0);
-                if !(MIN_DATAGRAM..=MAX_DATAGRAM).contains(&size.0) {
-                    let problem = format!("size must be {MIN_DATAGRAM}B to {MAX_DATAGRAM}B");
-                    return Err(self.invalid(Some(span), problem));
-                }
-                let layers = raw.layers.unwrap_or(0);
-                if raw.layers.is_some() && !(1..=MOST_LAYERS).contains(&layers) {
-                    return Err(self.invalid(Some(span), format!("layers must be 1 to {MOST_LAYERS}")));
-                }
-                Ok(Workload::Udp {
-                    direction,
-                    rate,
-                    size,
-                    layers,
-                })
-            }
-            "ping" => {
-                only(&["interval"])?;
-                let interval = raw
-                    .interval
-                    .map_or(Duration::from_millis(100), |interval| interval.0);
-                if interval < Duration::from_millis(1) {
-                    return Err(self.invalid(Some(span), "interval must be at least \"1ms\""));
-                }
-                Ok(Workload::Ping { interval })
-            }
-            "http" => {
-                only(&["size"])?;
-                let size = raw.size.map(|size| size.0).filter(|size| size.0 > 0);
-                let size = size.ok_or_else(|| {
-                    self.invalid(
-                        Some(span.clone()),
-                        "an http workload needs a size, like size = \"10MB\"",
-                    )
-                })?;
-                Ok(Workload::Http { size })
-            }
-            "video" => {
-                only(&["direction", "rate", "coding", "streams", "pictures", "interval"])?;
-                let coding = match (raw.coding.as_deref(), raw.streams) {
-                    (None | Some("frames"), None) => Coding::Frames,
-                    (Some("descriptions"), Some(streams))
-                        if (2..=u32::from(MOST_LAYERS)).contains(&streams) =>
-                    {
-                        Coding::Descriptions(streams as u8)
-                    }
-                    _ => {
-                        let problem = format!(
-                            "write coding = \"frames\", or coding = \"descriptions\" with streams = 2 to {MOST_LAYERS}"
-                        );
-                        return Err(self.invalid(Some(span), problem));
-                    }
-                };
-                let Some(pictures) = raw.pictures else {
-                    if raw.interval.is_some() {
-                        return Err(
-                            self.invalid(Some(span), "an interval belongs to pictures; name their file")
-                        );
-                    }
-                    return Ok(Workload::Video {
-                        direction,
-                        rate: rate()?,
-                        coding,
-                        film: None,
-                    });
-                };
-                let interval = raw.interval.map_or(PICTURE_INTERVAL, |interval| interval.0);
-                if raw.rate.is_some() || interval < Duration::from_millis(1) {
-                    let problem =
-                        "pictures have their own rate; remove it, and write an interval of at least \"1ms\"";
-                    return Err(self.invalid(Some(span), problem));
-                }
-                let film = self.film(&pictures, interval, coding, span)?;
-                Ok(Workload::Video {
-                    direction,
-                    rate: film.rate(),
-                    coding,
-                    film: Some(Arc::new(film)),
-                })
-            }
-            _ => Err(self.invalid(
-                Some(span),
-                format!("unknown workload {kind:?}; write tcp, quic, udp, ping, http or video"),
-            )),
-        }
     }
 
     pub(super) fn network_index(
@@ -789,15 +608,6 @@ pub(super) fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The addresses of the lab number networks with one byte.
+/// Maximum number of networks. Source: a session has at most as many paths (`MAX_PATHS` in
+/// `core/proto/src/session/hub.rs`).
 const MAX_NETWORKS: usize = 64;
-/// More connections than this measure the machine, not the network.
-const MAX_STREAMS: u32 = 1000;
-/// Twenty-five a second.
-const PICTURE_INTERVAL: Duration = Duration::from_millis(40);
-/// As many layers as are told apart.
-const MOST_LAYERS: u8 = 8;
-/// A sequence number and a time stamp.
-const MIN_DATAGRAM: u64 = 16;
-/// What fits into an IPv4 packet of 1500 bytes.
-const MAX_DATAGRAM: u64 = 1472;

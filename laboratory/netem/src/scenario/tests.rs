@@ -44,7 +44,7 @@ fn parse_with(text: &str, settings: &[&str]) -> Result<Scenario, ScenarioError> 
     let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
     Scenario::parse(text, Path::new("dir/a.toml"), &settings, &mut |path| {
         assert_eq!(path, Path::new("dir/cell.mahimahi"));
-        Ok("1\n2\n3\n".into())
+        Ok(b"1\n2\n3\n".to_vec())
     })
 }
 
@@ -246,7 +246,7 @@ fn names_file_line_and_remedy() {
     assert!(replaced("\"blackhole\"", "\"dead\"").contains("unknown state \"dead\""));
     let kinds = replaced("kind = \"tcp\"", "kind = \"torrent\"");
     assert!(
-        kinds.contains("write tcp, quic, udp, ping, http or video"),
+        kinds.contains("write tcp, quic, udp, ping, http, video or capture"),
         "{kinds}"
     );
     assert!(replaced("via = \"hub\"", "via = \"hob\"").contains("unknown via"));
@@ -410,12 +410,12 @@ fn a_workload_may_go_its_own_way() {
         )
     };
     let with = |via: &str| parse_with(&with(via).replacen("direction = \"down\"\n", "", 1), &[]);
-    let both = |way: Beside| BTreeMap::from([(0, way.clone()), (1, way)]);
+    let both = |way: CompetingSystem| BTreeMap::from([(0, way.clone()), (1, way)]);
     let single = with("single:lte").expect("legal");
-    assert_eq!(single.beside, both(Beside::Single("lte".to_owned())));
+    assert_eq!(single.competing, both(CompetingSystem::Single("lte".to_owned())));
     assert_eq!(
-        with("other-client").expect("legal").beside,
-        both(Beside::OtherClient)
+        with("other-client").expect("legal").competing,
+        both(CompetingSystem::OtherClient)
     );
     for (wrong, part) in [
         ("single:wifi", "no network is called"),
@@ -424,7 +424,7 @@ fn a_workload_may_go_its_own_way() {
         let error = with(wrong).expect_err("illegal").to_string();
         assert!(error.contains(part), "{error}");
     }
-    assert_eq!(parse_with(FULL, &[]).expect("legal").beside, BTreeMap::new());
+    assert_eq!(parse_with(FULL, &[]).expect("legal").competing, BTreeMap::new());
 }
 
 const MEMBERS: &str = r#"
@@ -486,7 +486,10 @@ fn a_member_is_a_network_behind_a_local_link_that_comes_and_goes() {
             (12, 1, Hop::Local, back),
         ]
     );
-    assert_eq!(scenario.beside.get(&1), Some(&Beside::Member("bob".into())));
+    assert_eq!(
+        scenario.competing.get(&1),
+        Some(&CompetingSystem::Member("bob".into()))
+    );
     assert_eq!(scenario.sum_of_rates(), Some(Rate::from_mbps(13)));
 }
 
@@ -506,12 +509,122 @@ fn a_network_may_block_udp() {
         let text = format!(
             "name = \"b\"\nduration = \"1s\"\nvia = \"hub\"\n[[network]]\nname = \"a\"\nudp = \"{udp}\"\n"
         );
-        Scenario::parse(&text, Path::new("b.toml"), &[], &mut |_| Ok(String::new()))
+        Scenario::parse(&text, Path::new("b.toml"), &[], &mut |_| Ok(Vec::new()))
     };
     assert!(read("blocked").expect("legal").networks[0].blocks_udp);
     let error = read("open").expect_err("no such word").to_string();
     assert_eq!(
         error,
         "b.toml:6: unknown udp \"open\"; write \"blocked\", or nothing"
+    );
+}
+
+fn with_capture(fields: &str) -> Result<Scenario, ScenarioError> {
+    let text = format!(
+        "name = \"c\"\nduration = \"20s\"\nvia = \"hub\"\n[[network]]\nname = \"a\"\n[[workload]]\nkind = \
+         \"capture\"\n{fields}\n"
+    );
+    let call = include_bytes!("../../../../scenarios/call.pcap");
+    Scenario::parse(
+        &text,
+        Path::new("dir/c.toml"),
+        &[],
+        &mut |path| match path.to_str() {
+            Some("dir/call.pcap") => Ok(call.to_vec()),
+            Some("dir/cut.pcap") => Ok(call[..call.len() - 1].to_vec()),
+            Some("dir/notes.pcap") => Ok(b"notes".to_vec()),
+            _ => Err(std::io::ErrorKind::NotFound.into()),
+        },
+    )
+}
+
+#[test]
+fn a_capture_is_a_workload_in_each_direction_of_each_flow() {
+    let read = |fields: &str| with_capture(fields).expect("a scenario").workloads;
+    let workloads = read("file = \"cut.pcap\"\nstart = \"2s\"\nrepeat = 3");
+    let [
+        Workload::Capture {
+            direction: Direction::Up,
+            track: up,
+        },
+        Workload::Capture {
+            direction: Direction::Down,
+            track: down,
+        },
+    ] = workloads.as_slice()
+    else {
+        panic!("{workloads:?}")
+    };
+    assert_eq!(up.origin.flow, "192.168.1.5:5004 > 203.0.113.7:5004");
+    assert_eq!(down.origin.flow, "203.0.113.7:5004 > 192.168.1.5:5004");
+    let omitted = up.origin.omitted.as_deref();
+    assert_eq!(
+        omitted,
+        Some("the file ends within a packet, the 399 before it are used")
+    );
+    assert_eq!(down.origin.omitted, None, "it is reported once");
+    assert_eq!((up.datagrams.len(), down.datagrams.len()), (200, 199));
+    let times = [0, 199, 200, 599].map(|number| up.datagram(number).map(|one| one.at.as_millis()));
+    let times_ms = [2_000, 5_980, 6_000, 13_980].map(Some);
+    assert_eq!(times, times_ms, "the repetitions continue the rhythm");
+    assert_eq!(up.datagram(600), None);
+    let from_the_other_side = read("file = \"call.pcap\"\nlocal = \"203.0.113.7\"");
+    let [Workload::Capture { direction, track }, _] = from_the_other_side.as_slice() else {
+        panic!("{from_the_other_side:?}")
+    };
+    assert_eq!(
+        (*direction, track.origin.flow.as_str()),
+        (Direction::Up, down.origin.flow.as_str())
+    );
+    let competing = with_capture("file = \"call.pcap\"\nvia = \"single:a\"").expect("a scenario");
+    assert_eq!(competing.competing.len(), 2);
+}
+
+#[test]
+fn captures_that_cannot_be_replayed_are_refused_with_the_reason() {
+    for (fields, reason) in [
+        ("", "a capture workload needs a file, like file = \"call.pcap\""),
+        (
+            "file = \"none.pcap\"",
+            "capture dir/none.pcap: entity not found; it is looked for beside the scenario",
+        ),
+        (
+            "file = \"notes.pcap\"",
+            "capture dir/notes.pcap: it is neither pcap nor pcapng; write it with tcpdump -w or Wireshark",
+        ),
+        (
+            "file = \"call.pcap\"\ndirection = \"up\"",
+            "direction means nothing to a capture workload; remove it",
+        ),
+        (
+            "file = \"call.pcap\"\nstart = \"20s\"",
+            "start must be before the end of the scenario",
+        ),
+        (
+            "file = \"call.pcap\"\nrepeat = 0",
+            "repeat must be at least 1, and at most 2500 for this capture",
+        ),
+        (
+            "file = \"call.pcap\"\nrepeat = 2501",
+            "repeat must be at least 1, and at most 2500 for this capture",
+        ),
+        (
+            "file = \"call.pcap\"\nlocal = \"10.0.0.1\"",
+            "capture dir/call.pcap: no UDP datagram has the local address 10.0.0.1; the first is from 192.168.1.5 to \
+             203.0.113.7",
+        ),
+    ] {
+        let error = with_capture(fields).expect_err("must be refused").to_string();
+        assert_eq!(error, format!("dir/c.toml:7: {reason}"));
+    }
+    let address = with_capture("file = \"call.pcap\"\nlocal = \"alice\"").expect_err("no address");
+    assert!(
+        address
+            .to_string()
+            .starts_with("dir/c.toml:9: \"alice\" is not an address")
+    );
+    assert!(
+        problem(&FULL.replace("streams = 1", "repeat = 2"))
+            .contains("repeat means nothing to a tcp workload")
     );
 }

@@ -1,4 +1,4 @@
-//! Settings of a user for one network, as in `client.toml`.
+//! User's settings for one network, as in `client.toml`.
 
 use hawser_units::Rate;
 use hawser_wire::preference::Priority;
@@ -46,7 +46,7 @@ mod tests {
         let text = format!(
             "name = \"x\"\nduration = \"1s\"\nvia = \"hub\"\n[[network]]\nname = \"lte\"\n{settings}\n"
         );
-        Scenario::parse(&text, Path::new("x.toml"), &[], &mut |_| Ok(String::new()))
+        Scenario::parse(&text, Path::new("x.toml"), &[], &mut |_| Ok(Vec::new()))
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Values with units, and the places of the format where a string or a table may stand.
+//! Values with units, and fields that accept either a string or a table.
 
 use core::fmt;
 
@@ -51,10 +51,11 @@ fn expected(what: &str, found: &str, example: &str) -> String {
     format!("{found:?} is not {what}; write a number with its unit, like {example}")
 }
 
-/// Ten times the fastest Ethernet there is: more is a unit mistaken for another.
+/// Maximum rate; a larger value has a wrong unit. Source: more than ten times the fastest Ethernet
+/// (IEEE 802.3df, 800 Gbit/s). Units: bit/s.
 const FASTEST_BPS: u64 = 10_000_000_000_000;
 
-/// A string with a unit, read by `R`; a bare number is an error that shows how to write it.
+/// String with a unit, parsed by `R`; the error for a bare number shows the correct form.
 pub(super) struct WithUnit<T>(pub(super) T);
 
 macro_rules! with_unit {

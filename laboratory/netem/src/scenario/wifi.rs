@@ -1,4 +1,4 @@
-//! Networks whose last hop is the air.
+//! Networks whose last hop is an 802.11 link.
 
 use hawser_units::{Duration, Rate};
 use serde::Deserialize;
@@ -7,44 +7,43 @@ use super::values::WithUnit;
 use crate::air::Signal;
 use crate::air::phy::{PhyRate, Standard};
 
-/// The last hop of a network: an access point and the client's station. What the network's `down`
-/// and `up` say lies behind the access point.
+/// The last hop of a network: an access point and the client's station. The network's `down` and
+/// `up` describe the links behind the access point.
 ///
-/// Networks of one channel share it, whoever's they are; those of different channels do not hear
-/// each other.
+/// Networks of one channel share it, also with other owners; networks of different channels do not
+/// hear each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wifi {
-    /// The generation of the standard.
+    /// Generation of 802.11.
     pub standard: Standard,
     /// The channel.
     pub channel: u16,
-    /// The one rate of both stations; `None` lets them choose by what is delivered.
+    /// Fixed rate of both stations; `None`: rate control chooses by delivery.
     pub rate: Option<PhyRate>,
-    /// How they receive each other.
+    /// Signal between them.
     pub signal: Signal,
-    /// Pairs of strangers on the channel, each with as much to send all the time. Units: payload of
-    /// datagrams.
+    /// Pairs of other stations on the channel, each with this constant load. Units: bit/s of
+    /// datagram payload.
     pub neighbours: Vec<Rate>,
-    /// Whether the client marks this access point's packets while another of its marking ones on
-    /// the channel makes better use of the air.
+    /// Set if the client marks this access point's packets while another marking access point on
+    /// the channel makes better use of the airtime.
     ///
-    /// Source: All-APs section 5. Only multipath TCP hears the marks.
+    /// Source: All-APs section 5. Only multipath TCP reacts to the marks.
     pub marks: bool,
-    /// Whether the client measures what packets of this access point take of the air, and its hub
-    /// reckons with that.
+    /// Set if the client measures the airtime of this access point's packets, and its hub uses it.
     pub tells: bool,
-    /// Whether the client reaches it in slots of one radio, which it shares with all other networks
-    /// that have slots, and how they are made.
+    /// Set if the client reaches the access point in slots of one radio, which it shares with all
+    /// other networks that have slots; holds the rule of the slots.
     pub slots: Option<Slots>,
 }
 
-/// How a radio is shared among networks.
+/// Rule for the slots of a shared radio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Slots {
-    /// Equal ones. Source: Juggler section 3.4.
+    /// Equal slots. Source: Juggler section 3.4.
     Fixed,
-    /// By what each network brought in the last cycle. Source: All-APs section 7, eq. 6.
+    /// Slots by the throughput of each network in the last cycle. Source: All-APs section 7, eq. 6.
     Adaptive,
 }
 
@@ -66,7 +65,7 @@ pub(super) struct RawWifi {
     slots: Option<Slots>,
 }
 
-/// The air is told of unless a scenario says otherwise.
+/// Returns the default: airtime is reported, as in the product.
 fn as_the_product() -> bool {
     true
 }
@@ -79,7 +78,7 @@ struct RawFading {
 }
 
 impl RawWifi {
-    /// What is meant, or what is wrong with it.
+    /// Converts the value, or returns an error.
     pub(super) fn read(self) -> Result<Wifi, String> {
         let standard = match self.standard.as_str() {
             "a" => Standard::A,
@@ -88,8 +87,8 @@ impl RawWifi {
             "n" => Standard::N,
             other => return Err(format!("unknown standard {other:?}; write a, b, g or n")),
         };
-        if self.neighbours.len() > MOST_NEIGHBOURS {
-            let problem = format!("{} neighbours; at most {MOST_NEIGHBOURS}", self.neighbours.len());
+        if self.neighbours.len() > MAX_NEIGHBOURS {
+            let problem = format!("{} neighbours; at most {MAX_NEIGHBOURS}", self.neighbours.len());
             return Err(problem);
         }
         Ok(Wifi {
@@ -151,11 +150,13 @@ fn level(text: &str, unit: &str, example: &str) -> Result<f32, String> {
         .strip_suffix(unit)
         .and_then(|digits| digits.trim().parse().ok());
     number
-        .filter(|level: &f32| level.abs() <= MOST_DECIBELS)
+        .filter(|level: &f32| level.abs() <= MAX_DECIBELS)
         .ok_or_else(|| format!("{text:?} is not a level; write a number with its unit, like {example:?}"))
 }
 
-/// More stations than a channel has room for.
-const MOST_NEIGHBOURS: usize = 16;
-/// Beyond, a unit is mistaken for another.
-const MOST_DECIBELS: f32 = 200.0;
+/// Maximum number of pairs: a channel has no capacity for more. Source: our choice, a bound on the
+/// cost of a run.
+const MAX_NEIGHBOURS: usize = 16;
+/// Maximum of levels: a larger value has a wrong unit. Units: dB. Source: our choice; powers are at
+/// least -150 dBm, and a value in milliwatts or hertz is larger.
+const MAX_DECIBELS: f32 = 200.0;

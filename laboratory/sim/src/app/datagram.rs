@@ -1,4 +1,4 @@
-//! Datagrams at a constant rate, and who counts them.
+//! Datagrams at a constant rate, and their counters.
 
 use hawser_netem::scenario::layer_code_point;
 use hawser_units::{Bytes, Duration, Instant, Rate};
@@ -7,7 +7,7 @@ use super::Meter;
 use crate::host::{Application, Outgoing};
 use crate::packet::{Body, Datagram, Ecn, Packet};
 
-/// IP and UDP headers. Units: bytes.
+/// Headers of IPv4 (RFC 791) and UDP (RFC 768). Units: bytes.
 pub const UDP_HEADER: u16 = 28;
 
 /// Sends datagrams of one size at one rate.
@@ -23,7 +23,8 @@ pub struct Cbr {
 }
 
 impl Cbr {
-    /// Sends `payload` bytes at a time, so that payload passes at `rate`, from `start` until `end`.
+    /// Creates a source of datagrams with `payload` bytes, at a payload rate of `rate`, from
+    /// `start` until `end`.
     #[must_use]
     pub fn new(rate: Rate, payload: u16, (start, end): (Instant, Instant)) -> Self {
         Self {
@@ -37,25 +38,25 @@ impl Cbr {
         }
     }
 
-    /// Gives every datagram this mark.
+    /// Sets this mark on every datagram.
     #[must_use]
     pub fn marked(self, mark: u16) -> Self {
         Self { mark, ..self }
     }
 
-    /// Gives the datagrams the marks of so many layers in turn; none with 0.
+    /// Marks the datagrams with this number of layers in turn; 0: no marks.
     #[must_use]
     pub fn layered(self, layers: u8) -> Self {
         Self { layers, ..self }
     }
 
-    /// Datagrams sent.
+    /// Returns the number of datagrams sent.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Datagrams that were to be sent before a time.
+    /// Returns the number of datagrams due before a time.
     #[must_use]
     pub fn sent_before(&self, time: Instant) -> u64 {
         let since = self.due.since(time).as_nanos() / self.gap.as_nanos().max(1);
@@ -104,7 +105,7 @@ pub struct Jitter {
 }
 
 impl Jitter {
-    /// A datagram sent at `sent` arrived at `now`.
+    /// Handles a datagram sent at `sent` that arrived at `now`.
     pub fn record(&mut self, sent: Instant, now: Instant) {
         let transit = now.as_nanos() as f64 - sent.as_nanos() as f64;
         if let Some(before) = self.transit.replace(transit) {
@@ -112,7 +113,7 @@ impl Jitter {
         }
     }
 
-    /// The jitter so far.
+    /// Returns the present jitter.
     #[must_use]
     pub fn value(&self) -> Duration {
         Duration::from_secs_f64(self.value / 1e9)
@@ -133,7 +134,7 @@ pub struct DatagramSink {
 }
 
 impl DatagramSink {
-    /// One that also keeps number and time of every arrival.
+    /// Creates a sink that also records number and time of every arrival.
     #[must_use]
     pub fn keeping_arrivals() -> Self {
         Self {
@@ -142,31 +143,31 @@ impl DatagramSink {
         }
     }
 
-    /// What was delivered, and when. Units: UDP payload.
+    /// Returns the delivered bytes over time. Units: UDP payload.
     #[must_use]
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// Datagrams received.
+    /// Returns the number of datagrams received.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Datagrams that came after one sent later.
+    /// Returns the number of datagrams that arrived after a later one.
     #[must_use]
     pub fn reordered(&self) -> u64 {
         self.reordered
     }
 
-    /// The jitter at the end, and the largest it ever was.
+    /// Returns the final and the maximum jitter.
     #[must_use]
     pub fn jitter(&self) -> (Duration, Duration) {
         (self.jitter.value(), self.largest_jitter)
     }
 
-    /// One-way delays in order of arrival. Units: nanoseconds.
+    /// Returns the one-way delays in order of arrival. Units: nanoseconds.
     #[must_use]
     pub fn delays(&self) -> &[u64] {
         &self.delays

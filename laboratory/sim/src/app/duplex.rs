@@ -1,4 +1,4 @@
-//! One TCP connection on which both ends send at once.
+//! TCP connection on which both ends send at once.
 
 use hawser_units::Instant;
 
@@ -7,10 +7,10 @@ use crate::host::{Application, Outgoing};
 use crate::packet::{Body, Packet, Segment, flag};
 use crate::tcp::{Config, Opening, Receiver, Sender};
 
-/// One end of a connection with data both ways.
+/// End of a connection with data in both directions.
 ///
-/// Its data carry what it has to acknowledge; an acknowledgement goes alone only when no data may
-/// go. The end that asks opens the connection, the other one answers.
+/// Acknowledgements travel with the data; a pure acknowledgement is sent only if no data may be.
+/// The initiating end opens the connection, the other one answers.
 ///
 /// Source: RFC 9293 section 3.8.6.3. Does not model: sequence numbers of the opening and of the
 /// end.
@@ -23,7 +23,7 @@ pub struct TcpDuplex {
     start: Instant,
     has_begun: bool,
     total: u64,
-    /// What was acknowledged last: what rides on data when nothing has come since.
+    /// Last acknowledgement, which data repeat if nothing has arrived since.
     latest: Segment,
     owes_ack: bool,
     acks_alone: u64,
@@ -70,7 +70,7 @@ impl TcpDuplex {
         self.start = start;
     }
 
-    /// What the other end's data brought, and when.
+    /// Returns the bytes of the other end's data over time.
     #[must_use]
     pub fn meter(&self) -> &Meter {
         &self.meter
@@ -88,7 +88,7 @@ impl TcpDuplex {
         self.acks_alone
     }
 
-    /// Whether everything of its own is acknowledged.
+    /// Returns whether all of its own data is acknowledged.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.sender.acknowledged() >= self.total

@@ -14,13 +14,13 @@ use crate::tcp::{Config, Opening, Receiver, Sender};
 /// both ends are joined over that many ways.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Blocks {
-    /// What connections are like; the client opens them.
+    /// Parameters of connections; the client opens them.
     pub config: Config,
-    /// How many there are.
+    /// Number of blocks.
     pub count: usize,
     /// Bytes of each.
     pub bytes: u64,
-    /// How many paths there are.
+    /// Number of paths.
     pub paths: usize,
 }
 
@@ -111,12 +111,12 @@ impl Application for BlockServer {
     }
 }
 
-/// Fetches each block once, one at a time on each path: the earliest that nobody fetches, or one
-/// further on where the path is slow.
+/// Fetches each block once, one at a time on each path: the earliest that is not being fetched, or
+/// a later one on a slow path.
 ///
-/// Source: Juggler section 6.2.2. A path looks at how far the earliest block has moved since its
+/// Source: Juggler section 6.2.2. A path compares how far the earliest block has moved since its
 /// own last one; beyond the number of paths, it is slower than the others and skips as many. Not
-/// stated: what happens when that block is taken or beyond the end; the next free one, then.
+/// stated: the case that this block is taken or beyond the end; the next free one is used then.
 #[derive(Debug)]
 pub struct BlockClient {
     blocks: Blocks,
@@ -134,7 +134,7 @@ struct Path {
     connections: usize,
     /// Way and block under way.
     current: Option<(usize, usize)>,
-    /// When its request is made, or made again because nothing came.
+    /// Time of its request, or of the repetition after silence.
     ask_at: Option<Instant>,
     previous: Option<usize>,
 }
@@ -157,13 +157,13 @@ impl BlockClient {
         }
     }
 
-    /// When each block was there.
+    /// Returns when each block was complete.
     #[must_use]
     pub fn done(&self) -> &[Option<Instant>] {
         &self.done
     }
 
-    /// Whether all are.
+    /// Returns whether all blocks are complete.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.done.iter().all(Option::is_some)
@@ -288,7 +288,10 @@ impl Application for BlockClient {
     }
 }
 
-/// A request for a range of a file in plain HTTP, with IP and TCP headers. Units: bytes.
+/// Size of a request for a range of a file in plain HTTP, with IP and TCP headers. Units: bytes.
+/// Source: our choice, the 150 bytes of a short request with a host, a path and a range; and IPv4,
+/// TCP and timestamps (RFC 791, RFC 9293, RFC 7323: 20, 20 and 12 bytes).
 const REQUEST: u16 = 150 + 52;
-/// A request to which nothing came.
+/// Time after which a request without an answer is repeated. Source: the initial timeout of TCP
+/// until 2011 (RFC 1122 section 4.2.3.1), as in the paper's time.
 const ASK_AGAIN: Duration = Duration::from_secs(3);

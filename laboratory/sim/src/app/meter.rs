@@ -1,9 +1,9 @@
 use hawser_netem::report::{BIN, GAP_WORTH_KEEPING, Gap};
 use hawser_units::{Duration, Instant};
 
-/// The bytes that reach one receiver, in bins, with the pauses between them.
+/// Bytes delivered to one receiver, in bins, and the pauses between deliveries.
 ///
-/// Cost: O(1) a record; one number for each bin up to the last record.
+/// Cost: O(1) per record; one number per bin up to the last record.
 #[derive(Clone, Debug)]
 pub struct Meter {
     bin: Duration,
@@ -21,7 +21,7 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// An empty one with bins of this length.
+    /// Creates an empty meter with bins of this length.
     #[must_use]
     pub fn new(bin: Duration) -> Self {
         Self {
@@ -55,31 +55,32 @@ impl Meter {
         self.last = Some(now);
     }
 
-    /// Bytes in each bin since time zero.
+    /// Returns the bytes in each bin since time zero.
     #[must_use]
     pub fn bins(&self) -> &[u64] {
         &self.bins
     }
 
-    /// All bytes.
+    /// Returns the sum of all bytes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The pauses of at least ten milliseconds, in order.
+    /// Returns the pauses of at least ten milliseconds, in order.
     #[must_use]
     pub fn gaps(&self) -> &[Gap] {
         &self.gaps
     }
 
-    /// The time of the last delivery.
+    /// Returns the time of the last delivery.
     #[must_use]
     pub fn last(&self) -> Option<Instant> {
         self.last
     }
 
-    /// The mean rate between two times, to the resolution of the bins. Units: bit/s of payload.
+    /// Returns the mean rate between two times, to the resolution of the bins. Units: bit/s of
+    /// payload.
     #[must_use]
     pub fn rate(&self, from: Instant, to: Instant) -> f64 {
         let bin = self.bin.as_nanos() as u64;

@@ -1,14 +1,14 @@
-//! What uses a network: bulk transfers one way or both ways at once, a streaming player's blocks,
-//! swarms, datagrams at a constant rate, video, pings.
+//! Applications: bulk transfers in one or both directions, a streaming player's blocks, swarms,
+//! datagrams at a constant rate, video, replayed captures, pings.
 
 mod datagram;
 mod duplex;
 mod fetch;
 mod meter;
 mod ping;
+mod sender;
 mod swarm;
 mod transfer;
-mod video;
 
 pub use datagram::{Cbr, DatagramSink, Jitter, UDP_HEADER};
 pub use duplex::TcpDuplex;

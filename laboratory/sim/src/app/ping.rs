@@ -6,7 +6,7 @@ use super::datagram::UDP_HEADER;
 use crate::host::{Application, Outgoing};
 use crate::packet::{Body, Datagram, Ecn, Packet};
 
-/// Asks again and again.
+/// Sends requests periodically.
 #[derive(Clone, Debug)]
 pub struct Pinger {
     interval: Duration,
@@ -17,7 +17,7 @@ pub struct Pinger {
 }
 
 impl Pinger {
-    /// Asks every `interval` from `start` until `end`.
+    /// Creates a source of requests, every `interval` from `start` until `end`.
     #[must_use]
     pub fn new(interval: Duration, (start, end): (Instant, Instant)) -> Self {
         Self {
@@ -29,13 +29,13 @@ impl Pinger {
         }
     }
 
-    /// Requests sent.
+    /// Returns the number of requests sent.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Round-trip times in order of arrival. Units: nanoseconds.
+    /// Returns the round-trip times in order of arrival. Units: nanoseconds.
     #[must_use]
     pub fn trips(&self) -> &[u64] {
         &self.trips
@@ -98,5 +98,5 @@ fn request(body: Body) -> Outgoing {
     }
 }
 
-/// What `ping` sends, and the lab.
+/// Payload of a ping. Source: ping(8), and the lab's pings.
 const PAYLOAD: u16 = 56;

@@ -1,4 +1,4 @@
-//! A file from several seeds, in pieces that are asked for ahead.
+//! Download of a file from several seeds, with requests in advance.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,14 @@ use crate::host::{Application, Outgoing};
 use crate::packet::{Body, Datagram, Ecn, Packet};
 use crate::tcp::{Config, Opening, Receiver, Sender};
 
-/// A file as a swarm shares it.
+/// A file as a swarm distributes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pieces {
-    /// What connections are like; the client opens them, one to each seed.
+    /// Parameters of the connections; the client opens one to each seed.
     pub config: Config,
-    /// How many pieces there are.
+    /// Number of pieces.
     pub count: u64,
-    /// Bytes of each.
+    /// Size of a piece. Units: bytes.
     pub bytes: u64,
 }
 
@@ -30,10 +30,10 @@ impl Pieces {
     }
 }
 
-/// Seeds, one on each way, that send as many pieces as they are asked for.
+/// Seeds, one per route, that send the requested pieces.
 ///
-/// A request is a datagram with the number of all pieces asked for so far: it stands for a message
-/// on the same connection, which is not lost.
+/// A request is a datagram with the total number of requested pieces: it represents a message on
+/// the same connection, which is not lost.
 #[derive(Debug)]
 pub struct Seeds {
     pieces: Pieces,
@@ -43,7 +43,7 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// Some seeds that have everything.
+    /// Creates seeds that have the whole file.
     #[must_use]
     pub fn new(pieces: Pieces, count: usize) -> Self {
         let pieces = pieces.opened_by_client();
@@ -93,14 +93,14 @@ impl Application for Seeds {
     }
 }
 
-/// Fetches a file from one seed on each way, as KTorrent 2.2 does.
+/// Downloads a file from one seed per route, as KTorrent 2.2 does.
 ///
-/// What has come is looked at four times a second only. A seed is given a chunk of the file, and
-/// more of them when it is fast or has brought nearly all of one; the blocks of its chunks are
-/// asked for in order, one and two more for each that came in the last five seconds. So the number
-/// under way grows threefold a look at most. Opening takes two more looks: one for the seed's
-/// chunks and the client's interest, one to be let in. Does not model: the last chunks being
-/// fetched from both seeds, cancels, hash checks, choking by a seed with a single client.
+/// Arrivals are processed only four times per second. A seed is assigned a chunk of the file, and
+/// more when it is fast or has delivered almost all of one. The blocks of its chunks are requested
+/// in order: one, and two more for each block that arrived in the last five seconds, so the number
+/// of requested blocks at most triples per poll. The opening takes two more polls: one for the
+/// seed's chunks and the client's interest, one for the unchoke. Does not model: fetching the last
+/// chunks from both seeds, cancels, hash checks, choking by a seed with a single client.
 ///
 /// Source: KTorrent 2.2.4, `ktorrentcore.cpp` (250 ms), `downloader.cpp` (`normalUpdate`),
 /// `peerdownloader.cpp` (`update`, `getMaxChunkDownloads`), `net/speed.cpp` (five seconds).
@@ -108,8 +108,8 @@ impl Application for Seeds {
 pub struct Leecher {
     pieces: Pieces,
     start: Instant,
-    next_look: Option<Instant>,
-    /// Blocks that no seed has been given.
+    next_poll: Option<Instant>,
+    /// Blocks that are not assigned to a seed.
     left: u64,
     seeds: Vec<Connection>,
     done: Option<Instant>,
@@ -118,16 +118,16 @@ pub struct Leecher {
 #[derive(Debug)]
 struct Connection {
     receiver: Receiver,
-    /// Looks since it has been open.
-    looks: u32,
-    /// Blocks of the chunks that it was given.
+    /// Number of polls since the connection is open.
+    polls: u32,
+    /// Blocks of the assigned chunks.
     given: u64,
-    /// Where each of its unfinished chunks ends, counted in given blocks.
+    /// End of each unfinished chunk, counted in assigned blocks.
     chunks: VecDeque<u64>,
     asked: u64,
-    /// When each of the last blocks came.
+    /// Arrival times of the last blocks.
     arrived: VecDeque<Instant>,
-    /// Blocks that came, and those that the client has looked at.
+    /// Blocks that arrived, and those that were processed.
     came: u64,
     seen: u64,
     owes_request: bool,
@@ -138,7 +138,7 @@ impl Connection {
     fn new(config: Config) -> Self {
         Self {
             receiver: Receiver::new(config),
-            looks: 0,
+            polls: 0,
             given: 0,
             chunks: VecDeque::new(),
             asked: 0,
@@ -150,28 +150,28 @@ impl Connection {
         }
     }
 
-    /// Blocks that came in the last five seconds.
+    /// Returns the number of blocks that arrived in the last five seconds.
     fn recent(&self, now: Instant) -> u64 {
         let is_recent = |at: &&Instant| now.since(**at) <= RATE_WINDOW;
         self.arrived.iter().rev().take_while(is_recent).count() as u64
     }
 
-    /// Whether another chunk is to be fetched here: `bytes` are a block's.
+    /// Returns whether the seed gets another chunk; `bytes` is the size of a block.
     fn wants_chunk(&self, bytes: u64, now: Instant) -> bool {
         let recent = self.recent(now);
         let rate = recent * bytes / RATE_WINDOW.as_secs_f64() as u64;
         let most = 1 + rate / FAST;
         let is_nearly_done = self.chunks.back().is_some_and(|end| *end == self.seen + 1);
-        let has_room = self.given - self.asked < (2 * Self::most_asked(recent)).max(10);
-        self.looks > OPENING_LOOKS && has_room && ((self.chunks.len() as u64) < most || is_nearly_done)
+        let has_room = self.given - self.asked < (2 * Self::max_requests(recent)).max(10);
+        self.polls > OPENING_POLLS && has_room && ((self.chunks.len() as u64) < most || is_nearly_done)
     }
 
-    fn most_asked(recent: u64) -> u64 {
+    fn max_requests(recent: u64) -> u64 {
         1 + AHEAD * recent / RATE_WINDOW.as_secs_f64() as u64
     }
 
     fn ask(&mut self, now: Instant) {
-        let may = self.seen + Self::most_asked(self.recent(now));
+        let may = self.seen + Self::max_requests(self.recent(now));
         let asked = may.min(self.given).max(self.asked);
         if asked > self.asked {
             self.asked = asked;
@@ -192,7 +192,7 @@ impl Connection {
 }
 
 impl Leecher {
-    /// A client of `seeds` seeds that begins at `start`.
+    /// Creates a client of `seeds` seeds that starts at `start`.
     #[must_use]
     pub fn new(pieces: Pieces, seeds: usize, start: Instant) -> Self {
         let pieces = pieces.opened_by_client();
@@ -200,33 +200,33 @@ impl Leecher {
         Self {
             pieces,
             start,
-            next_look: None,
+            next_poll: None,
             left: pieces.count,
             seeds: std::iter::repeat_with(connection).take(seeds).collect(),
             done: None,
         }
     }
 
-    /// When the client knew that everything was there.
+    /// Returns when the client detected that the file was complete.
     #[must_use]
     pub fn done(&self) -> Option<Instant> {
         self.done
     }
 
     fn begin(&mut self, now: Instant) {
-        if self.next_look.is_none() && now >= self.start {
-            self.next_look = Some(now + LOOK);
+        if self.next_poll.is_none() && now >= self.start {
+            self.next_poll = Some(now + POLL_INTERVAL);
             for seed in &mut self.seeds {
                 seed.receiver.open(now);
             }
         }
     }
 
-    /// Deals with all that came since the last look, block by block.
-    fn look(&mut self, now: Instant) {
+    /// Processes the blocks that arrived since the last poll.
+    fn process_arrivals(&mut self, now: Instant) {
         for way in 0..self.seeds.len() {
             let seed = &mut self.seeds[way];
-            seed.looks += u32::from(seed.receiver.is_open());
+            seed.polls += u32::from(seed.receiver.is_open());
             seed.forget_before(now);
             while self.seeds[way].seen < self.seeds[way].came {
                 let seed = &mut self.seeds[way];
@@ -280,9 +280,9 @@ impl Application for Leecher {
 
     fn handle_timeout(&mut self, now: Instant) {
         self.begin(now);
-        if let Some(at) = self.next_look.filter(|at| *at <= now && self.done.is_none()) {
-            self.look(now);
-            self.next_look = Some(at + LOOK);
+        if let Some(at) = self.next_poll.filter(|at| *at <= now && self.done.is_none()) {
+            self.process_arrivals(now);
+            self.next_poll = Some(at + POLL_INTERVAL);
         }
         for seed in &mut self.seeds {
             if seed.repeat_at.is_some_and(|at| at <= now) {
@@ -317,26 +317,32 @@ impl Application for Leecher {
     fn poll_timeout(&self) -> Option<Instant> {
         let receivers = self.seeds.iter().filter_map(|seed| seed.receiver.poll_timeout());
         let repeats = self.seeds.iter().filter_map(|seed| seed.repeat_at);
-        let look = self.done.is_none().then(|| self.next_look.unwrap_or(self.start));
-        receivers.chain(repeats).chain(look).min()
+        let poll = self.done.is_none().then(|| self.next_poll.unwrap_or(self.start));
+        receivers.chain(repeats).chain(poll).min()
     }
 }
 
-/// Between two looks at what has come.
-const LOOK: Duration = Duration::from_millis(250);
-/// Looks after which an open connection may be asked for blocks.
-const OPENING_LOOKS: u32 = 2;
-/// Blocks of a chunk: 256 KB, the default of the program that the paper's seeds were, of 16 KB.
+/// Interval of processing arrivals. Source: `ktorrentcore.cpp` of KTorrent 2.2.4 (see [`Leecher`]).
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Number of polls after which an open connection accepts requests. Source: one poll for the seed's
+/// chunks and one for the unchoke (see [`Leecher`]).
+const OPENING_POLLS: u32 = 2;
+/// Blocks of a chunk. Source: 256 KB in blocks of 16 KB, the default of the official client, which
+/// the seeds of Juggler section 6.2.3 were.
 const CHUNK: u64 = 16;
-/// For each of these a seed is given a further chunk. Units: byte/s.
+/// Download rate per additional chunk of a seed. Units: byte/s. Source: `getMaxChunkDownloads` in
+/// `peerdownloader.cpp` of KTorrent 2.2.4.
 const FAST: u64 = 50 << 10;
-/// What a download rate is measured over.
+/// Averaging time of a download rate. Source: `net/speed.cpp` of KTorrent 2.2.4.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
-/// How much is asked for ahead, in seconds at the present rate.
+/// Requests in advance, as seconds of the present rate. Source: `update` in `peerdownloader.cpp` of
+/// KTorrent 2.2.4.
 const AHEAD: u64 = 10;
-/// A request that seems lost is made again.
+/// Time after which a lost request is repeated. Source: the initial timeout of TCP until 2011 (RFC
+/// 1122 section 4.2.3.1), since a request stands for a message on a TCP connection.
 const REPEAT: Duration = Duration::from_secs(3);
-/// A request message with IP and TCP headers. Units: bytes.
+/// Request message with IP and TCP headers. Source: BEP 3 of BitTorrent (17 bytes), and headers
+/// with timestamps. Units: bytes.
 const REQUEST: u16 = 17 + 52;
 
 #[cfg(test)]
@@ -347,7 +353,7 @@ mod tests {
 
     fn open() -> Connection {
         Connection {
-            looks: OPENING_LOOKS + 1,
+            polls: OPENING_POLLS + 1,
             ..Connection::new(Config::linux_2_6())
         }
     }
@@ -366,14 +372,14 @@ mod tests {
     fn what_is_under_way_grows_threefold_and_follows_the_rate() {
         let mut seed = Connection { given: 100, ..open() };
         let mut under_way = Vec::new();
-        for look in 0..4 {
-            seed.ask(at(250 * look));
+        for poll in 0..4 {
+            seed.ask(at(250 * poll));
             under_way.push(seed.asked - seed.seen);
             let blocks = seed.asked - seed.seen;
-            bring(&mut seed, blocks, at(250 * look + 100));
+            bring(&mut seed, blocks, at(250 * poll + 100));
         }
         assert_eq!(under_way, [1, 3, 9, 27]);
-        // Six seconds later nothing of that counts any more.
+        // After 6 s, none of these samples is counted.
         seed.ask(at(7_000));
         assert_eq!(seed.asked - seed.seen, 1);
     }
@@ -382,7 +388,7 @@ mod tests {
     fn only_a_fast_seed_gets_a_second_chunk_before_the_first_is_nearly_there() {
         let mut slow = open();
         assert!(slow.wants_chunk(BLOCK, at(0)));
-        slow.looks = OPENING_LOOKS;
+        slow.polls = OPENING_POLLS;
         assert!(!slow.wants_chunk(BLOCK, at(0)), "it has not let the client in");
         let with_chunk = || Connection {
             given: CHUNK,

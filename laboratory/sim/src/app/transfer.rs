@@ -7,7 +7,7 @@ use crate::host::{Application, Outgoing};
 use crate::packet::{Body, Ecn, Packet, Segment};
 use crate::tcp::{Config, Receiver, Sender};
 
-/// Sends a number of bytes, or without end.
+/// Sends a number of bytes, or an endless stream.
 #[derive(Clone, Debug)]
 pub struct TcpSource {
     config: Config,
@@ -18,7 +18,7 @@ pub struct TcpSource {
 }
 
 impl TcpSource {
-    /// Sends `total` bytes from `start` on; `None` is without end.
+    /// Creates a source of `total` bytes from `start` on; `None`: endless.
     #[must_use]
     pub fn new(config: Config, total: Option<u64>, start: Instant) -> Self {
         Self {
@@ -30,23 +30,23 @@ impl TcpSource {
         }
     }
 
-    /// Lets one that has not begun begin at `start`.
+    /// Sets the start of a source that has not started.
     pub fn set_start(&mut self, start: Instant) {
         self.start = start;
     }
 
-    /// Lets it send up to `total` bytes in all: an answer on a connection that persists.
+    /// Raises the limit to `total` bytes: another response on a persistent connection.
     pub fn extend(&mut self, total: u64) {
         self.total = self.total.max(total);
     }
 
-    /// The machine that sends.
+    /// Returns the sending machine.
     #[must_use]
     pub fn sender(&self) -> &Sender {
         &self.sender
     }
 
-    /// Whether everything is acknowledged.
+    /// Returns whether everything is acknowledged.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.sender.acknowledged() >= self.total
@@ -89,7 +89,7 @@ impl Application for TcpSource {
             return None;
         }
         if let Some(segment) = self.sender.poll_transmit(now) {
-            // RFC 3168 section 6.1.5: what is sent again is not ECT.
+            // RFC 3168 section 6.1.5: retransmissions are not ECT.
             let again = outgoing(&self.config, 0, segment);
             return Some(Outgoing {
                 ecn: Ecn::NotCapable,
@@ -115,7 +115,7 @@ impl Application for TcpSource {
     }
 }
 
-/// Takes what a [`TcpSource`] sends.
+/// Receives the data of a [`TcpSource`].
 #[derive(Clone, Debug)]
 pub struct TcpSink {
     config: Config,
@@ -128,7 +128,7 @@ pub struct TcpSink {
 }
 
 impl TcpSink {
-    /// Expects `total` bytes; opens at `start` where opening is the receiver's part.
+    /// Creates a sink for `total` bytes; it opens at `start` if the receiver opens the connection.
     #[must_use]
     pub fn new(config: Config, total: Option<u64>, start: Instant) -> Self {
         Self {
@@ -142,24 +142,24 @@ impl TcpSink {
         }
     }
 
-    /// Lets one that has not begun begin at `start`.
+    /// Sets the start of a sink that has not started.
     pub fn set_start(&mut self, start: Instant) {
         self.start = start;
     }
 
-    /// What was delivered, and when.
+    /// Returns the delivered bytes over time.
     #[must_use]
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// The machine that receives.
+    /// Returns the receiving machine.
     #[must_use]
     pub fn receiver(&self) -> &Receiver {
         &self.receiver
     }
 
-    /// When the last byte was there.
+    /// Returns when the last byte arrived.
     #[must_use]
     pub fn done(&self) -> Option<Instant> {
         self.done

@@ -1,4 +1,4 @@
-//! A client: its machine, and what it asks of hubs.
+//! Client of a fleet: its machine, and its attempts at hubs.
 
 use std::collections::BTreeMap;
 
@@ -8,25 +8,25 @@ use hawser_units::{Duration, Instant};
 
 use super::{ClientId, Event, HubId, NOTICE, World};
 
-/// One client.
+/// State of one client.
 pub(super) struct Client {
     pub(super) region: u16,
     choice: HubChoice<HubId>,
-    /// The hub in use has let it in.
+    /// Set if the hub in use has accepted the client.
     has_session: bool,
-    /// A path to that works, as far as it knows.
+    /// Set if a path to the hub in use works, as far as the client knows.
     is_alive: bool,
     before: Option<Before<HubId>>,
-    /// Tells the hub before from those that were it earlier.
+    /// Number of the previous hub, which distinguishes it from earlier ones.
     before_number: u32,
-    /// Attempts under way: at others, and at the hub in use.
+    /// Other hubs with attempts in progress.
     asking: Vec<HubId>,
     seeking: bool,
-    /// Attempts with another number are moot.
+    /// Number of the current attempts; those with another number are obsolete.
     number: u32,
     found: BTreeMap<HubId, Duration>,
     due: Instant,
-    /// Nobody carries its packets, since then.
+    /// Time since which its packets are not transferred.
     pub(super) unserved: Option<Instant>,
 }
 
@@ -37,33 +37,34 @@ pub(super) struct Attempt {
     pub(super) hub: HubId,
     pub(super) kind: Kind,
     pub(super) begun: Instant,
-    /// How long the hub waits before it is presented with the client.
+    /// Time for which the hub waits before the client is presented to it.
     wait: Option<Duration>,
     number: u32,
 }
 
-/// What an attempt is at.
+/// Phase of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Handshake,
     Hello,
-    /// A handshake that leads to nothing else.
+    /// Measurement: a handshake without a session.
     Measurement,
 }
 
-/// How an attempt has gone.
+/// Outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
-    /// The handshake is done.
+    /// The handshake is complete.
     Answered,
     Welcomed,
-    /// Not now.
+    /// The hub is overloaded.
     Busy,
     NoAnswer,
 }
 
 impl Client {
-    /// Begins `now`, in a region, with the hub that has invited it, of so many.
+    /// Creates a client at `now` in a region, which knows `hubs` hubs and begins with the hub of
+    /// its invitation.
     pub(super) fn new(id: ClientId, (region, first): (u16, HubId), hubs: HubId, now: Instant) -> Self {
         let mut choice = HubChoice::new(first, now);
         let standing = |hub| {
@@ -91,7 +92,7 @@ impl Client {
         }
     }
 
-    /// The hub in use, where it has let the client in.
+    /// Returns the hub in use if it has accepted the client.
     pub(super) fn hub(&self) -> Option<HubId> {
         self.has_session.then(|| self.choice.current())
     }
@@ -104,7 +105,7 @@ impl Client {
         self.before.is_some()
     }
 
-    /// Whether an attempt has not become moot.
+    /// Returns whether an attempt is still relevant.
     pub(super) fn is_waiting_for(&self, attempt: &Attempt) -> bool {
         match attempt.kind {
             Kind::Measurement => true,
@@ -120,7 +121,7 @@ impl Client {
         }
     }
 
-    /// No attempt is under way any more.
+    /// Cancels all attempts at sessions.
     fn stop(&mut self) {
         self.number += 1;
         self.asking.clear();
@@ -150,7 +151,7 @@ impl World<'_> {
         self.see_to(id);
     }
 
-    /// Begins an attempt.
+    /// Starts an attempt.
     fn attempt(&mut self, client: ClientId, hub: HubId, kind: Kind, wait: Option<Duration>) {
         let attempt = Attempt {
             client,
@@ -188,7 +189,7 @@ impl World<'_> {
     }
 
     pub(super) fn on_noticed(&mut self, id: ClientId, hub: HubId, is_alive: bool) {
-        // It may have changed again on the way.
+        // The state may have changed again in the meantime.
         let is_alive = is_alive && self.is_up(hub);
         let now = self.now;
         let client = self.client(id);
@@ -229,7 +230,7 @@ impl World<'_> {
         if !self.clients[id as usize].is_waiting_for(&attempt) {
             return;
         }
-        let (now, way) = (self.now, self.way_to(id, attempt.hub));
+        let (now, way) = (self.now, self.round_trip_to(id, attempt.hub));
         let client = self.client(id);
         let is_current = client.choice.current() == attempt.hub;
         match (outcome, attempt.kind) {
@@ -239,7 +240,7 @@ impl World<'_> {
             }
             (_, Kind::Measurement) => {}
             (Outcome::Answered, _) => {
-                // Three round trips, as the daemon waits.
+                // The daemon waits for three round trips.
                 let wait = attempt.wait.map_or(Duration::ZERO, |wait| wait.max(way * 3));
                 let hello = Attempt {
                     kind: Kind::Hello,
@@ -268,7 +269,7 @@ impl World<'_> {
         self.see_to(id);
     }
 
-    /// Another hub has let a client in.
+    /// Handles acceptance by another hub.
     fn on_welcomed(&mut self, id: ClientId, hub: HubId) {
         let now = self.now;
         let client = self.client(id);
@@ -289,7 +290,7 @@ impl World<'_> {
         self.keep_before(id, left.silent_since.is_some());
     }
 
-    /// The session with the hub before ends by itself.
+    /// Keeps the session with the previous hub until its timeout.
     fn keep_before(&mut self, id: ClientId, is_silent: bool) {
         self.report.changes += 1;
         let client = self.client(id);
@@ -303,7 +304,7 @@ impl World<'_> {
         }
     }
 
-    /// A path to a hub is probed: what became of it before somebody looked is seen as well.
+    /// Probes a path to a hub, including events before the last check.
     fn probe(&mut self, id: ClientId, hub: HubId) {
         let is_up = self.is_up(hub);
         self.after(NOTICE, Event::Noticed(id, hub, is_up));
@@ -317,7 +318,7 @@ impl World<'_> {
         self.see_to(id);
     }
 
-    /// Lets a client do what it has to do.
+    /// Executes the pending actions of a client.
     pub(super) fn see_to(&mut self, id: ClientId) {
         let now = self.now;
         let client = self.client(id);
@@ -383,7 +384,7 @@ impl World<'_> {
         self.after(MEASURED, Event::Measured(id));
     }
 
-    /// Whether anybody carries the packets of a client now; what that has cost is noted.
+    /// Updates whether the packets of a client are transferred now, and records outages.
     pub(super) fn see_to_outage(&mut self, id: ClientId) {
         let (is_served, is_possible) = {
             let client = &self.clients[id as usize];
@@ -403,7 +404,7 @@ impl World<'_> {
         }
     }
 
-    /// The same of all clients, when hubs have changed.
+    /// Updates all clients after hubs have changed, as [`Self::see_to_outage`] does.
     pub(super) fn see_to_outages(&mut self) {
         for id in 0..self.config.clients {
             let client = &self.clients[id as usize];
@@ -414,9 +415,9 @@ impl World<'_> {
     }
 }
 
-/// The daemon's (`products/client/src/second.rs`): no path has worked for so long, or nothing has
-/// gone on.
+/// Time without a working path, and time without an open flow, after which a session ends. Source:
+/// those of the daemon (`products/client/src/second.rs`).
 const GIVEN_UP: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_secs(900);
-/// A handshake of a measurement is tried for as long.
+/// Timeout of a measurement's handshake. Source: `TIMEOUT` of `system/control/src/client.rs`.
 const MEASURED: Duration = Duration::from_secs(8);

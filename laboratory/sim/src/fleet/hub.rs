@@ -1,16 +1,16 @@
-//! A hub: what it does with the packets of attempts.
+//! Hub of a fleet, which handles the packets of attempts.
 
 use hawser_units::{Duration, Instant};
 
 use super::client::{Attempt, Kind, Outcome};
 use super::{Event, WAITING, World};
 
-/// One hub.
+/// State of one hub.
 pub(super) struct Hub {
     pub(super) region: u16,
     pub(super) is_down: bool,
     pub(super) is_draining: bool,
-    /// When it has taken all handshakes that wait.
+    /// Time when it has processed all waiting handshakes.
     pub(super) busy_until: Instant,
 }
 
@@ -26,18 +26,18 @@ impl Hub {
 }
 
 impl World<'_> {
-    /// Sends the packet of an attempt, after so many that were lost.
+    /// Sends the packet of an attempt, after this many lost ones.
     pub(super) fn send(&mut self, attempt: Attempt, lost: u8) {
-        let way = self.way_to(attempt.client, attempt.hub) / 2;
+        let way = self.round_trip_to(attempt.client, attempt.hub) / 2;
         self.after(way, Event::Arrived(attempt, lost));
     }
 
-    /// The packet of an attempt comes to its hub.
+    /// Handles the packet of an attempt at its hub.
     pub(super) fn on_arrived(&mut self, attempt: Attempt, lost: u8) {
         if !self.clients[attempt.client as usize].is_waiting_for(&attempt) {
             return;
         }
-        let way = self.way_to(attempt.client, attempt.hub);
+        let way = self.round_trip_to(attempt.client, attempt.hub);
         let answer = if self.random.chance(self.config.loss) {
             None
         } else {
@@ -48,7 +48,7 @@ impl World<'_> {
                 Kind::Handshake | Kind::Measurement => (FIRST_TIMEOUT, TIMEOUT),
                 Kind::Hello => (way + way / 2, HELLO_TIMEOUT),
             };
-            // This one was on its way for half a round trip.
+            // This packet has already taken half a round trip.
             let wait = first * 2_u32.pow(u32::from(lost));
             if self.now + wait > attempt.begun + timeout {
                 let left = (attempt.begun + timeout).since(self.now);
@@ -59,8 +59,8 @@ impl World<'_> {
         self.after(work + way / 2, Event::Ended(attempt, outcome));
     }
 
-    /// What a hub answers, and how long it takes to; nothing where it is not there, or has too much
-    /// to do.
+    /// Returns the delay and the content of a hub's answer; `None` if the hub is down or
+    /// overloaded.
     fn answer(&mut self, attempt: &Attempt) -> Option<(Duration, Outcome)> {
         if !self.is_up(attempt.hub) {
             return None;
@@ -91,10 +91,10 @@ impl World<'_> {
     }
 }
 
-/// When the first packet of a handshake is sent again: three times the round trip that the daemon
-/// assumes (RFC 9002 section 6.2.2; `system/control/src/tls.rs`, `FIRST_ROUND_TRIP`).
+/// Time until the first packet of a handshake is retransmitted: three times the round trip that the
+/// daemon assumes (RFC 9002 section 6.2.2; `system/control/src/tls.rs`, `FIRST_ROUND_TRIP`).
 const FIRST_TIMEOUT: Duration = Duration::from_millis(300);
-/// For how long a handshake is tried (`system/control/src/client.rs`).
+/// Timeout of a handshake. Source: `TIMEOUT` of `system/control/src/client.rs`.
 const TIMEOUT: Duration = Duration::from_secs(8);
-/// The same of a hello.
+/// Timeout of a hello. Source: `HELLO_TIMEOUT` of `system/control/src/client.rs`.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,17 +1,17 @@
-//! A fleet of hubs and its clients over days: hubs, regions and the database fail, hubs are
-//! drained, clients move and start anew. Every client decides with the daemon's own machine
+//! Simulation of a fleet of hubs and its clients over days: hubs, regions and the database fail,
+//! hubs are drained, clients move and restart. Every client uses the daemon's own machine
 //! ([`HubChoice`](hawser_proto::session::HubChoice)).
 //!
-//! Model. Regions lie at random in a square; a round trip is [`Config::near`], and [`Config::far`]
-//! more from one corner of a side to the other. A hub takes handshakes one after the other, at a
-//! rate that is measured on the daemon, and drops what waits beyond [`WAITING`]. A packet of a
-//! handshake may be lost, and is sent again as QUIC does (RFC 9002 section 6.2). A client notices
-//! that its hub is silent after [`NOTICE`] and three round trips, and that it is back at its next
-//! probe. A hub that comes back has its sessions, as the daemon has after a crash. While the
-//! database is away for longer than ten seconds, nobody begins a session.
+//! Model: regions have random positions in a square. The round-trip time is [`Config::near`], plus
+//! [`Config::far`] for the length of a side. A hub processes handshakes one after the other, at a
+//! rate measured on the daemon, and drops those that exceed [`WAITING`]. A lost packet of a
+//! handshake is retransmitted as in QUIC (RFC 9002 section 6.2). A client detects an unresponsive
+//! hub after [`NOTICE`] and three round trips, and its recovery at the next probe. A hub that
+//! recovers has its sessions, as the daemon has after a crash. When the database has failed for
+//! more than ten seconds, no session begins.
 //!
-//! Limits: one network a client, no traffic; hubs know clients at once, and regions that are cut
-//! off are cut off for everybody. A client that starts anew tries the hub that it used last without
+//! Limitations: a client has one network and no traffic; hubs learn new clients immediately, and a
+//! disconnected region is disconnected for all. A client that restarts tries its last hub without
 //! the daemon's pauses.
 
 mod client;
@@ -28,51 +28,51 @@ use client::Client;
 use hub::Hub;
 pub use report::{Quantiles, Report};
 
-/// Handshakes that may wait at a hub: as many as the daemon has under way at once
-/// (`system/control/src/admission.rs`, `OF_ALL`).
+/// Maximum number of handshakes that wait at a hub. Source: the daemon's limit of concurrent ones
+/// (`OF_ALL` of `system/control/src/admission.rs`).
 const WAITING: f64 = 4_096.0;
-/// From the silence of a hub to its being noticed, beside three round trips: measured on the
-/// daemon (`program/hawser/tests/daemons/hubs.rs`).
+/// Time to detect an unresponsive hub, in addition to three round trips: measured on the daemon
+/// (`program/hawser/tests/daemons/hubs.rs`).
 const NOTICE: Duration = Duration::from_millis(100);
-/// For how long hubs let clients in by what they know while the database is away
-/// (`docs/manual/fleet.md`).
+/// Time for which hubs accept clients without the database (`docs/manual/fleet.md`).
 const WITHOUT_STORE: Duration = Duration::from_secs(10);
 
-/// A number of a hub.
+/// Index of a hub.
 type HubId = u16;
-/// A number of a client.
+/// Index of a client.
 type ClientId = u32;
 
-/// What happens to a fleet. Rates are of exponential intervals; zero is never.
+/// Configuration of a fleet and its events. Intervals of events are exponentially distributed; a
+/// rate of zero disables an event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// How many clients there are.
+    /// Number of clients.
     pub clients: u32,
-    /// How many hubs there are, in turn in each region.
+    /// Number of hubs, assigned to the regions in turn.
     pub hubs: u16,
-    /// How many regions there are.
+    /// Number of regions.
     pub regions: u16,
-    /// For how long.
+    /// Simulated time.
     pub duration: Duration,
-    /// The shortest round trip.
+    /// Shortest round-trip time.
     pub near: Duration,
-    /// How much longer it is over the side of the square.
+    /// Additional round-trip time over the length of the square's side.
     pub far: Duration,
-    /// The share of packets of handshakes that are lost.
+    /// Share of lost packets in handshakes.
     pub loss: f64,
-    /// Handshakes that a hub takes in a second.
+    /// Handshakes that a hub processes per second.
     pub handshakes: f64,
-    /// How often a client goes to another region in a day.
+    /// Rate at which a client changes its region, per day.
     pub moves: f64,
-    /// How often a client starts anew in a day.
+    /// Rate at which a client restarts, per day.
     pub starts: f64,
-    /// How often each hub fails in a day, and for how long.
+    /// Rate at which each hub fails, per day, and the duration.
     pub hub_failures: (f64, Duration),
-    /// The same of all hubs of a region at once.
+    /// Rate at which all hubs of a region fail at once, per day, and the duration.
     pub region_failures: (f64, Duration),
-    /// The same of the database.
+    /// Rate at which the database fails, per day, and the duration.
     pub store_failures: (f64, Duration),
-    /// How often each hub is drained in a day, and for how long.
+    /// Rate at which each hub is drained, per day, and the duration.
     pub drains: (f64, Duration),
 }
 
@@ -97,7 +97,7 @@ impl Default for Config {
     }
 }
 
-/// What may fail.
+/// Part that may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Hub(HubId),
@@ -107,36 +107,36 @@ enum Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// It fails or is there again.
+    /// Failure or return.
     Changed(Part, bool),
-    /// A hub is to be taken down, or not any more.
+    /// Start or end of draining a hub.
     Drained(HubId, bool),
-    /// A client begins, or begins anew.
+    /// Start or restart of a client.
     Started(ClientId),
     Moved(ClientId),
-    /// A client's machine has something to do.
+    /// Timeout of a client's machine.
     Due(ClientId),
-    /// A client has noticed that its path to a hub works, or does not.
+    /// Detection by a client of whether its path to a hub works.
     Noticed(ClientId, HubId, bool),
-    /// A hub asks a client to go.
+    /// Request of a hub that a client leaves.
     AskedToLeave(ClientId, HubId),
-    /// The packet of an attempt comes to a hub, after so many that were lost.
+    /// Arrival of an attempt's packet at a hub, after this many lost ones.
     Arrived(client::Attempt, u8),
-    /// An attempt is over at the client: how it went.
+    /// End of an attempt at the client, with its outcome.
     Ended(client::Attempt, client::Outcome),
-    /// Measurements are complete.
+    /// Completion of measurements.
     Measured(ClientId),
-    /// The session with the hub before is over.
+    /// End of the session with the previous hub.
     Forgotten(ClientId, u32),
-    /// It is counted who is where.
+    /// Count of all states.
     Counted,
 }
 
-/// A fleet at one time.
+/// State of a simulated fleet.
 struct World<'a> {
     config: &'a Config,
     now: Instant,
-    /// In the order of their times, then in that in which they were set.
+    /// Events in order of their times, then of their creation.
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     set: u64,
     random: Random,
@@ -148,12 +148,12 @@ struct World<'a> {
     report: Report,
 }
 
-/// Runs a fleet. The same configuration and seed give the same report.
+/// Simulates a fleet. Equal configurations and seeds give identical reports.
 ///
-/// Cost: O(log n) an event in the number of those to come, O(clients) a failure.
+/// Cost: O(log n) per event for n pending events, O(clients) per failure.
 ///
 /// # Panics
-/// Without clients, hubs or regions.
+/// If there are no clients, hubs or regions.
 #[must_use]
 pub fn run(config: &Config, seed: u64) -> Report {
     assert!(
@@ -203,11 +203,11 @@ impl World<'_> {
         self.fail_later(Part::Store, self.config.store_failures.0);
         for id in 0..self.config.clients {
             let region = self.below(u64::from(self.config.regions)) as u16;
-            // The invitation is of any hub.
+            // The invitation is from a random hub.
             let first = self.below(u64::from(self.config.hubs)) as HubId;
             self.clients
                 .push(Client::new(id, (region, first), self.config.hubs, self.now));
-            // As many as a hub takes come within the first ten minutes.
+            // All clients start within the first ten minutes.
             let at = Duration::from_secs_f64(600.0 * self.random.uniform());
             self.after(at, Event::Started(id));
             self.later(self.config.moves, Event::Moved(id));
@@ -240,7 +240,7 @@ impl World<'_> {
         self.events.push(Reverse((self.now + time, self.set, event)));
     }
 
-    /// Sets an event that happens so many times a day.
+    /// Schedules an event with this rate per day.
     fn later(&mut self, rate: f64, event: Event) {
         if rate > 0.0 {
             let time = self.exponential(86_400.0 / rate);
@@ -260,24 +260,24 @@ impl World<'_> {
         self.random.next_u64() % count
     }
 
-    /// The round trip between two regions.
+    /// Returns the round-trip time between two regions.
     fn round_trip(&self, a: u16, b: u16) -> Duration {
         let ((ax, ay), (bx, by)) = (self.regions[usize::from(a)], self.regions[usize::from(b)]);
         self.config.near + self.config.far.mul_f64((ax - bx).hypot(ay - by))
     }
 
-    fn way_to(&self, id: ClientId, hub: HubId) -> Duration {
+    fn round_trip_to(&self, id: ClientId, hub: HubId) -> Duration {
         let region = self.clients[id as usize].region;
         self.round_trip(region, self.hubs[usize::from(hub)].region)
     }
 
-    /// Whether a hub answers.
+    /// Returns whether a hub answers.
     fn is_up(&self, hub: HubId) -> bool {
         let own = &self.hubs[usize::from(hub)];
         !own.is_down && !self.region_down[usize::from(own.region)]
     }
 
-    /// Whether a hub would let a client in.
+    /// Returns whether a hub would accept a client.
     fn is_open(&self, hub: HubId) -> bool {
         let is_known = self
             .store_down
@@ -321,7 +321,7 @@ impl World<'_> {
         self.hubs[usize::from(hub)].busy_until = self.now;
         for id in 0..self.config.clients {
             if self.clients[id as usize].has_session_with(hub) {
-                let notice = NOTICE + self.way_to(id, hub) * 3;
+                let notice = NOTICE + self.round_trip_to(id, hub) * 3;
                 self.after(notice, Event::Noticed(id, hub, is_up));
             }
         }
@@ -337,7 +337,7 @@ impl World<'_> {
         self.after(time, Event::Drained(hub, false));
         for id in 0..self.config.clients {
             if self.clients[id as usize].has_session_with(hub) {
-                let way = self.way_to(id, hub) / 2;
+                let way = self.round_trip_to(id, hub) / 2;
                 self.after(way, Event::AskedToLeave(id, hub));
             }
         }
@@ -345,7 +345,8 @@ impl World<'_> {
     }
 }
 
-/// From one count of who is where to the next.
+/// Interval of counting all states. Source: our choice; a shorter one costs time, a longer one
+/// misses what happens after a failure.
 const COUNT_EVERY: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

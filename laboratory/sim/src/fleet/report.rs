@@ -1,48 +1,49 @@
-//! What a run has shown.
+//! Results of a run.
 
 use hawser_units::{Duration, Instant};
 use serde::Serialize;
 
 use super::{Config, HubId, World};
 
-/// What was counted and measured in a run.
+/// Counts and measurements of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// How many clients there were.
+    /// Number of clients.
     pub clients: u32,
-    /// For how long, in s.
+    /// Simulated time, in s.
     pub duration_s: f64,
     /// Failures of hubs, regions and the database.
     pub failures: u64,
-    /// Clients that have begun, or begun anew.
+    /// Starts and restarts of clients.
     pub starts: u64,
     /// Changes of hub.
     pub changes: u64,
-    /// Times for which a client had no hub while one would have let it in, s.
+    /// Times for which a client had no hub although one would have accepted it, s.
     pub outages: Quantiles,
-    /// How many of them were longer than 3 s.
+    /// Number of outages longer than 3 s.
     pub longer_than_3_s: u64,
-    /// Handshakes that hubs have taken, those of measurements among them.
+    /// Handshakes that hubs have processed, including those of measurements.
     pub handshakes: u64,
-    /// Those that found too many waiting.
+    /// Handshakes dropped because too many waited.
     pub dropped: u64,
-    /// Clients that were let in, for each of which the database may be asked once.
+    /// Accepted clients, each of which may cause one query of the database.
     pub hellos: u64,
-    /// Measurements of which hub is near.
+    /// Measurements of hubs' round-trip times.
     pub measurements: u64,
-    /// The longest that a handshake has waited at a hub, s.
+    /// Longest wait of a handshake at a hub, s.
     pub longest_queue_s: f64,
-    /// How much longer the round trip of clients is than to the nearest hub that would let them in,
-    /// ms, over all counts.
+    /// Round-trip time of clients minus that to the nearest hub that would accept them, ms, over
+    /// all counts.
     pub detour_ms: Quantiles,
-    /// The share of clients that use the nearest such hub or one that is as near, over all counts.
+    /// Share of clients that use the nearest such hub or one at about the same distance, over all
+    /// counts.
     pub at_nearest: f64,
-    /// Of the fullest hub in a count, over the mean of all that are up.
+    /// Clients of the fullest hub in a count, divided by the mean of all working hubs.
     pub imbalance: Quantiles,
-    /// The share of clients with a session at another hub too, over all counts.
+    /// Share of clients with a session at a second hub, over all counts.
     pub with_two_sessions: f64,
-    /// Bytes of control of a client in a day: handshakes of 6 kB, hellos of 1 kB, and the pings of
-    /// its connections.
+    /// Control traffic of a client per day: handshakes of 6 kB, hellos of 1 kB, and the pings of
+    /// its connections. Units: bytes.
     pub control_bytes_a_day: f64,
     #[serde(skip)]
     outages_s: Vec<f64>,
@@ -54,21 +55,21 @@ pub struct Report {
     counted: [u64; 3],
 }
 
-/// Of a distribution; zeros of an empty one.
+/// Quantiles of a distribution; zeros for an empty one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// How many values there are.
+    /// Number of values.
     pub count: u64,
-    /// Half of them are smaller.
+    /// Median.
     pub median: f64,
-    /// 99 of 100 are smaller.
+    /// 99th percentile.
     pub p99: f64,
-    /// The largest.
+    /// Maximum.
     pub max: f64,
 }
 
 impl Quantiles {
-    /// Those of the values.
+    /// Creates the quantiles of the values.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
@@ -115,7 +116,7 @@ impl Report {
         }
     }
 
-    /// A client had no hub for so long while one would have let it in.
+    /// Records an outage of a client while a hub would have accepted it.
     pub(super) fn note_outage(&mut self, time: Duration) {
         let time = time.as_secs_f64();
         self.longer_than_3_s += u64::from(time > LONG);
@@ -124,7 +125,7 @@ impl Report {
 }
 
 impl World<'_> {
-    /// Counts who is where.
+    /// Counts the hubs of all clients.
     pub(super) fn count(&mut self) {
         let mut of_hub = vec![0_u64; usize::from(self.config.hubs)];
         for id in 0..self.config.clients {
@@ -133,9 +134,9 @@ impl World<'_> {
             };
             of_hub[usize::from(hub)] += 1;
             let open = (0..self.config.hubs).filter(|hub| self.is_open(*hub));
-            let nearest = open.map(|hub| self.way_to(id, hub)).min();
+            let nearest = open.map(|hub| self.round_trip_to(id, hub)).min();
             let Some(nearest) = nearest else { continue };
-            let detour = self.way_to(id, hub).saturating_sub(nearest);
+            let detour = self.round_trip_to(id, hub).saturating_sub(nearest);
             self.report.counted[0] += 1;
             self.report.counted[1] += u64::from(detour <= AS_NEAR);
             self.report.counted[2] += u64::from(self.clients[id as usize].has_before());
@@ -151,7 +152,7 @@ impl World<'_> {
         }
     }
 
-    /// Sums up.
+    /// Computes the results from the counts.
     pub(super) fn end(&mut self) {
         for id in 0..self.config.clients {
             if let Some(since) = self.clients[id as usize].unserved {
@@ -172,16 +173,21 @@ impl World<'_> {
     }
 }
 
-/// An outage that is too long, s.
+/// Outage that counts as too long. Source: docs/notebook/fleet.md, "Failures". Units: s.
 const LONG: f64 = 3.0;
-/// Less than this is as near: a client does not change for it.
+/// Difference below which two hubs count as equally near. Source: `MIN` of
+/// `core/proto/src/session/nearest.rs`.
 const AS_NEAR: Duration = Duration::from_millis(5);
-/// Bytes of a handshake with UDP and IP: two packets of 1,200 each way at least (RFC 9000 section
-/// 14.1), and the end of both flights.
+/// Size of a handshake with UDP and IP headers: at least two packets of 1,200 bytes in each
+/// direction (RFC 9000 section 14.1), and the end of both flights. Units: bytes.
 const HANDSHAKE: f64 = 6_000.0;
-/// The same of a hello with its answer.
+/// Size of a hello and its answer. Units: bytes. Source: our choice, rounded up: a hello, a welcome
+/// with addresses and hubs, and their headers.
 const HELLO: f64 = 1_000.0;
-/// From one ping of a control connection to the next, s (`SessionConfig`).
+/// Interval of pings on a control connection. Source: `KEEP_ALIVE` of `system/control/src/tls.rs`.
+/// Units: s.
 const PING_EVERY: f64 = 5.0;
-/// Bytes of a ping: two packets and their acknowledgements.
+/// Size of a ping: two packets and their acknowledgements. Units: bytes. Source: our choice,
+/// headers of IPv4 and UDP (28 bytes), a short header with a connection id, some frames and the tag
+/// of 16 bytes (RFC 9000 section 17.3), rounded up.
 const PING: f64 = 4.0 * 75.0;

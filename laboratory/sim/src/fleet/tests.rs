@@ -14,7 +14,7 @@ fn small() -> Config {
     }
 }
 
-/// Nothing ever fails, moves or starts anew.
+/// Returns a fleet without failures, moves and restarts.
 fn calm() -> Config {
     Config {
         moves: 0.0,

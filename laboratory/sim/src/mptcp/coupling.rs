@@ -1,11 +1,11 @@
-//! How the windows of one connection's subflows depend on each other.
+//! Coupling of the windows of one connection's subflows.
 
 use super::super::tcp::Congestion;
 
-/// A rule that ties the windows of several subflows.
+/// A rule that couples the windows of several subflows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coupling {
-    /// Each on its own, by this algorithm.
+    /// No coupling: this algorithm for each subflow.
     Uncoupled(Congestion),
     /// Linked increases: as aggressive as one TCP on the best path. Source: RFC 6356 section 3.
     Lia,
@@ -17,28 +17,28 @@ pub enum Coupling {
     Balia,
 }
 
-/// What a coupling looks at.
+/// State of one subflow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct View {
-    /// The congestion window. Units: segments.
+    /// Congestion window. Units: segments.
     pub window: f64,
-    /// Smoothed. Units: seconds.
+    /// Smoothed round-trip time. Units: seconds.
     pub round_trip: f64,
     /// Bytes between losses ([`crate::tcp::Sender::loss_distance`]).
     pub loss_distance: f64,
 }
 
-/// What a coupling says of one subflow.
+/// Output of a coupling for one subflow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Response {
-    /// Growth of the window in congestion avoidance for each acknowledged segment. Units: segments.
+    /// Growth of the window in congestion avoidance per acknowledged segment. Units: segments.
     pub increase: f64,
-    /// The share of the window that is left after a loss.
+    /// Share of the window that remains after a loss.
     pub left: f64,
 }
 
 impl Coupling {
-    /// What subflow `index` does, given all of them.
+    /// Returns the output for subflow `index`, given the state of all subflows.
     ///
     /// Cost: O(number of subflows); nothing is allocated.
     ///
@@ -70,7 +70,7 @@ impl Coupling {
         }
     }
 
-    /// Its name in scenarios and reports.
+    /// Returns the name in scenarios and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -82,7 +82,7 @@ impl Coupling {
     }
 }
 
-/// The aggressiveness of LIA. Source: RFC 6356 section 3, eq. 2.
+/// Aggressiveness of LIA. Source: RFC 6356 section 3, eq. 2.
 #[must_use]
 pub fn lia_alpha(subflows: &[View]) -> f64 {
     let best = subflows
@@ -92,7 +92,7 @@ pub fn lia_alpha(subflows: &[View]) -> f64 {
     total_window(subflows) * best / total_rate(subflows).powi(2)
 }
 
-/// Moves window from the largest subflows to the best ones that are not among them.
+/// Moves window from the subflows with the largest windows to the best ones without such a window.
 ///
 /// Source: draft-khalili-mptcp-congestion-control-05 section 3.
 #[must_use]

@@ -2,8 +2,8 @@
 //!
 //! Scope: coupled and uncoupled windows, backup subflows, subflows that join and leave, a
 //! scheduler, data sequence numbers with reassembly and one receive window for the connection,
-//! repetition by idle subflows and reinjection of what a silent one owes. Limitations: no handshake
-//! of keys, no fallback; the receiver takes data out of the order of a subflow too, where Linux
+//! retransmission by idle subflows, and reinjection of a failed subflow's data. Limitations: no key
+//! exchange, no fallback; the receiver also accepts data out of the order of a subflow, where Linux
 //! waits for the subflow.
 //!
 //! ```text
@@ -21,53 +21,54 @@ pub use source::MptcpSource;
 
 use crate::tcp;
 
-/// What a multipath connection is like.
+/// Parameters of a multipath connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Of every subflow; its receive window is the connection's.
+    /// Parameters of every subflow; its receive window is that of the connection.
     pub tcp: tcp::Config,
-    /// How windows depend on each other.
+    /// Coupling of the windows.
     pub coupling: Coupling,
-    /// Which subflow takes the next data.
+    /// Scheduler of new data.
     pub scheduler: Scheduler,
-    /// What becomes of the data of a subflow in trouble.
+    /// Treatment of the data of a subflow in trouble.
     pub relief: Relief,
-    /// Whether the receiver's buffer grows with what a round trip brings, instead of being the
-    /// whole receive window from the beginning.
+    /// Set if the receiver's buffer grows with the bytes per round trip, instead of being the whole
+    /// receive window from the beginning.
     pub grows_buffer: bool,
 }
 
-/// What becomes of the data that a subflow in trouble owes.
+/// Treatment of the unacknowledged data of a subflow in trouble.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Relief {
-    /// Idle subflows repeat it, a fragment at a turn of the connection's timer; all of it when the
-    /// subflow stays silent.
+    /// Idle subflows repeat the data, one fragment per expiry of the connection's timer, or all of
+    /// it when the subflow is stale.
     ///
     /// Source: Linux 6, `__mptcp_retrans`, `mptcp_pm_subflow_chk_stale`.
     #[default]
     ByTurns,
-    /// Each retransmission timeout hands all of it to the others, and the subflow gets nothing new
-    /// until it has recovered. When the receive window is full, a faster subflow repeats what the
-    /// receiver waits for.
+    /// Each retransmission timeout assigns all the data to the others, and the subflow gets no new
+    /// data until it has recovered. When the receive window is full, a faster subflow repeats the
+    /// data that the receiver waits for.
     ///
-    /// Source: MPTCP v0.8x outside of the kernel, `mptcp_reinject_data`, `mptcp_is_available`.
+    /// Source: MPTCP v0.8x outside the kernel, `mptcp_reinject_data`, `mptcp_is_available`.
     AtTimeout,
-    /// It stays with its subflow.
+    /// The data stay with their subflow.
     None,
 }
 
-/// Which of the subflows that have room takes the next data.
+/// Scheduler: choice among the subflows with room for the next data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheduler {
-    /// The one with the shortest round trip. Source: Paasch et al. 2014; Linux's default.
+    /// Subflow with the shortest round-trip time. Source: Paasch et al. 2014; Linux's default.
     #[default]
     MinRtt,
-    /// Each in turn.
+    /// Subflows in turn (round robin).
     RoundRobin,
 }
 
 impl Config {
-    /// Linux's: every subflow a TCP of its own, 20 bytes of options for the data sequence.
+    /// Linux's configuration: every subflow is an uncoupled TCP, with 20 bytes of options for the
+    /// data sequence.
     #[must_use]
     pub const fn linux() -> Self {
         let tcp = tcp::Config {
@@ -84,7 +85,8 @@ impl Config {
         }
     }
 
-    /// That of 2012 to 2014, which was not yet part of Linux, on hosts with Linux 3.5.
+    /// Returns the configuration of 2012 to 2014, outside mainline Linux, on hosts with Linux
+    /// 3.5.
     ///
     /// Source: MPTCP v0.89. Deviates: the receiver's buffer is whole from the beginning.
     #[must_use]
@@ -104,7 +106,7 @@ impl Config {
         }
     }
 
-    /// That of htsim: subflows that share nothing but their windows' growth.
+    /// Returns the configuration of htsim: subflows that share only the growth of their windows.
     ///
     /// Source: htsim `mtcp.cpp`.
     #[must_use]
@@ -122,7 +124,7 @@ impl Config {
         }
     }
 
-    /// The same with coupled windows.
+    /// Returns the configuration with coupled windows.
     #[must_use]
     pub const fn coupled(coupling: Coupling) -> Self {
         let config = Self::linux();
@@ -141,5 +143,6 @@ impl Config {
     }
 }
 
-/// Subflows of one connection at most: their views lie on the stack.
-pub const MOST_SUBFLOWS: usize = 16;
+/// Maximum number of subflows: their state is copied to the stack. Source: our choice; scenarios
+/// have fewer networks.
+pub const MAX_SUBFLOWS: usize = 16;

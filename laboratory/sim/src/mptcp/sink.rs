@@ -1,4 +1,4 @@
-//! The end that takes data.
+//! The receiving end of a multipath connection.
 
 use hawser_units::Instant;
 
@@ -8,7 +8,7 @@ use crate::host::{Application, Outgoing};
 use crate::packet::{Body, Packet};
 use crate::tcp::{Ranges, Receiver};
 
-/// Takes what an [`super::MptcpSource`] sends, and puts its data in order.
+/// Receives the data of an [`super::MptcpSource`] and orders it.
 #[derive(Clone, Debug)]
 pub struct MptcpSink {
     config: Config,
@@ -24,7 +24,7 @@ pub struct MptcpSink {
 }
 
 impl MptcpSink {
-    /// Expects `total` bytes; opens at `start` where opening is the receiver's part.
+    /// Creates a sink for `total` bytes; it opens at `start` if the receiver opens the connection.
     #[must_use]
     pub fn new(config: Config, subflows: usize, total: Option<u64>, start: Instant) -> Self {
         Self {
@@ -41,26 +41,26 @@ impl MptcpSink {
         }
     }
 
-    /// What was delivered in order, and when.
+    /// Returns the bytes delivered in order, over time.
     #[must_use]
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// When the last byte was there.
+    /// Returns when the last byte arrived.
     #[must_use]
     pub fn done(&self) -> Option<Instant> {
         self.done
     }
 
-    /// The receiver of one subflow.
+    /// Returns the receiver of one subflow.
     #[must_use]
     pub fn subflow(&self, way: usize) -> &Receiver {
         &self.subflows[way].0
     }
 
-    /// Segments that arrived before earlier data of the connection, and before an earlier segment
-    /// of their subflow.
+    /// Returns the number of segments that arrived before earlier data of the connection, and
+    /// before an earlier segment of their subflow.
     #[must_use]
     pub fn out_of_order(&self) -> (u64, u64) {
         let within = self.subflows.iter().map(|(subflow, _)| subflow.out_of_order());

@@ -1,16 +1,16 @@
-//! The end that has data.
+//! The sending end of a multipath connection.
 
 use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant};
 
-use super::{Config, Coupling, MOST_SUBFLOWS, Relief, Scheduler, View};
+use super::{Config, Coupling, MAX_SUBFLOWS, Relief, Scheduler, View};
 use crate::app::outgoing;
 use crate::host::{Application, Outgoing};
 use crate::packet::{Body, Packet, Segment};
 use crate::tcp::{Sender, Statistics};
 
-/// Sends a number of bytes, or without end, over one subflow for each of its ways.
+/// Sends a number of bytes, or an endless stream, over one subflow per route.
 #[derive(Clone, Debug)]
 pub struct MptcpSource {
     config: Config,
@@ -21,14 +21,14 @@ pub struct MptcpSource {
     next: u64,
     una: u64,
     right_edge: u64,
-    /// Data of failed subflows, to be sent again by others.
+    /// Data of failed subflows, to be sent by others.
     reinjected: VecDeque<(u64, u64)>,
-    /// When the first unacknowledged data is sent again, by a subflow that has nothing else to do.
+    /// Time at which an idle subflow repeats the first unacknowledged data.
     repeat_due: Option<Instant>,
     interval: Duration,
-    /// The data that was sent again because the receive window was full.
+    /// Data repeated because the receive window was full.
     rescued: Option<u64>,
-    /// Bytes beyond the acknowledged data that the receiver's buffer has been seen to need.
+    /// Observed need of receive buffer beyond the acknowledged data. Units: bytes.
     buffer: u64,
     turn: usize,
 }
@@ -39,34 +39,33 @@ struct Subflow {
     has_asked: bool,
     is_up: bool,
     is_backup: bool,
-    /// When a segment came last.
+    /// Time of the last segment.
     heard: Instant,
-    /// When the other end sent it: what the next segment repeats, so that the other end knows the
-    /// round trip too (RFC 7323 section 3).
+    /// Send time of that segment at the other end, echoed in the next segment, so that the other
+    /// end can measure the round-trip time too (RFC 7323 section 3).
     stamp: Instant,
-    /// When its window was halved for keeping the receiver waiting.
+    /// Time at which the window was halved because the subflow delayed the receiver.
     penalised: Instant,
     silence: Silence,
 }
 
-/// How often in a row the connection's timer found data on its way and nothing heard since the time
-/// before.
+/// Consecutive expiries of the connection's timer with data in flight and without an answer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Silence {
     count: u32,
     since: Instant,
-    /// It was too often: nothing new goes this way until something is heard.
+    /// Set if the subflow is stale: it sends no new data until an answer arrives.
     is_stale: bool,
 }
 
 impl MptcpSource {
-    /// Sends `total` bytes over `subflows` ways from `start` on; `None` is without end.
+    /// Creates a source of `total` bytes over `subflows` routes from `start` on; `None`: endless.
     ///
     /// # Panics
-    /// With no subflow or more than [`MOST_SUBFLOWS`].
+    /// With no subflow or more than [`MAX_SUBFLOWS`].
     #[must_use]
     pub fn new(config: Config, subflows: usize, total: Option<u64>, start: Instant) -> Self {
-        assert!((1..=MOST_SUBFLOWS).contains(&subflows), "1 to 16 subflows");
+        assert!((1..=MAX_SUBFLOWS).contains(&subflows), "1 to 16 subflows");
         let subflow = Subflow {
             sender: Sender::new(config.tcp),
             has_asked: false,
@@ -87,7 +86,7 @@ impl MptcpSource {
             right_edge: u64::from(config.tcp.receive_window),
             reinjected: VecDeque::new(),
             repeat_due: None,
-            interval: LEAST_REPEAT,
+            interval: MIN_REPEAT,
             rescued: None,
             buffer: 0,
             turn: 0,
@@ -95,18 +94,18 @@ impl MptcpSource {
         }
     }
 
-    /// Lets it send up to `total` bytes in all: an answer on a connection that persists.
+    /// Raises the limit to `total` bytes: another response on a persistent connection.
     pub fn extend(&mut self, total: u64) {
         self.total = self.total.max(total);
     }
 
-    /// Uses a subflow only while no other works.
+    /// Marks a subflow as backup, used only while no other works.
     pub fn set_backup(&mut self, way: usize, is_backup: bool) {
         self.subflows[way].is_backup = is_backup;
     }
 
-    /// Takes a subflow out, or in again with a fresh window; what it owes goes to the others.
-    /// [`Application::handle_link`] does it for links that go down.
+    /// Removes a subflow, or adds it again with a fresh window; the others send its unacknowledged
+    /// data. [`Application::handle_link`] calls this for links that change.
     pub fn set_up(&mut self, way: usize, is_up: bool, now: Instant) {
         let subflow = &mut self.subflows[way];
         if subflow.is_up == is_up {
@@ -120,20 +119,20 @@ impl MptcpSource {
         }
     }
 
-    /// The sender of one subflow.
+    /// Returns the sender of one subflow.
     #[must_use]
     pub fn subflow(&self, way: usize) -> &Sender {
         &self.subflows[way].sender
     }
 
-    /// The sum over all subflows.
+    /// Returns the sum over all subflows.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let all = self.subflows.iter().map(|subflow| subflow.sender.statistics());
         all.fold(Statistics::default(), Statistics::plus)
     }
 
-    /// Whether everything is acknowledged.
+    /// Returns whether everything is acknowledged.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.una >= self.total
@@ -163,7 +162,7 @@ impl MptcpSource {
             round_trip: 0.0,
             loss_distance: 0.0,
         };
-        let mut views = [none; MOST_SUBFLOWS];
+        let mut views = [none; MAX_SUBFLOWS];
         let (mut count, mut own) = (0, None);
         for (index, subflow) in self.subflows.iter().enumerate() {
             let round_trip = subflow.sender.round_trip().as_secs_f64();
@@ -185,7 +184,7 @@ impl MptcpSource {
         self.subflows[way].sender.couple(response.increase, response.left);
     }
 
-    /// Hands what a subflow still owes to the others.
+    /// Assigns the unacknowledged data of a subflow to the others.
     fn reinject(&mut self, way: usize) {
         let una = self.una;
         let owed = self.subflows[way].sender.outstanding();
@@ -239,10 +238,10 @@ impl MptcpSource {
         best
     }
 
-    /// What the receiver's buffer has grown to: twice what one round trip brings, and never less
-    /// than before.
+    /// Returns the present size of the receiver's buffer: twice the bytes of one round trip, and
+    /// never less than before.
     ///
-    /// Source: Linux `mptcp_rcv_space_adjust`. Deviates: the sender reckons it from its windows.
+    /// Source: Linux `mptcp_rcv_space_adjust`. Deviates: the sender computes it from its windows.
     fn buffer(&mut self) -> u64 {
         let windows: f64 = self.subflows.iter().map(|subflow| subflow.sender.window()).sum();
         let segments = windows as u64 * 2 + BUFFER_EXTRA;
@@ -250,15 +249,15 @@ impl MptcpSource {
         self.buffer
     }
 
-    /// Works out the connection's timer when something is sent: the longest of the subflows' own
-    /// that are not silent.
+    /// Sets the connection's timer when something is sent: to the longest timer of the subflows
+    /// that are not stale.
     ///
     /// Source: Linux `__mptcp_set_timeout`, called by the scheduler.
     fn set_interval(&mut self, now: Instant) {
         let heard = self.subflows.iter().filter(|subflow| subflow.silence.count == 0);
         let due = heard.filter_map(|subflow| subflow.sender.timer_due()).max();
         let after = due.map_or(Duration::ZERO, |due| due.since(now));
-        self.interval = if after.is_zero() { LEAST_REPEAT } else { after };
+        self.interval = if after.is_zero() { MIN_REPEAT } else { after };
     }
 
     fn arm_repeat(&mut self, now: Instant) {
@@ -266,8 +265,8 @@ impl MptcpSource {
         self.repeat_due = is_needed.then_some(now + self.interval);
     }
 
-    /// The connection's timer fired: a subflow that has nothing on its way repeats the first data,
-    /// and those that are silent are found out.
+    /// Handles the connection's timer: a subflow without data in flight repeats the first data, and
+    /// stale subflows are detected.
     ///
     /// Source: Linux `__mptcp_retrans`, `mptcp_pm_subflow_chk_stale`.
     fn repeat(&mut self, now: Instant) {
@@ -312,7 +311,7 @@ impl MptcpSource {
         }
     }
 
-    /// Queues what is not acknowledged before `end` to be sent again.
+    /// Queues the unacknowledged data before `end` for retransmission.
     fn reinject_data(&mut self, end: u64) {
         let full = u64::from(self.config.tcp.segment);
         let mut data = self.una;
@@ -328,7 +327,7 @@ impl MptcpSource {
         outgoing(&self.config.tcp, way, Segment { echo, ..segment })
     }
 
-    /// What to send next: data of a failed subflow, or new data.
+    /// Returns the next data to send: of a failed subflow, or new.
     fn piece(&mut self) -> Option<(u64, u16)> {
         while let Some((data, len)) = self.reinjected.front().copied() {
             if data + len > self.una {
@@ -364,8 +363,8 @@ impl MptcpSource {
 }
 
 impl MptcpSource {
-    /// The receive window is full: a faster subflow sends the data again that the receiver waits
-    /// for, and the slow one sends less.
+    /// Handles a full receive window: a faster subflow repeats the data that the receiver waits
+    /// for, and the slow subflow reduces its window.
     ///
     /// Source: Raiciu et al. 2012 section 4.2, as MPTCP v0.8x has it.
     fn rescue(&mut self, now: Instant) -> Option<(usize, Segment)> {
@@ -472,14 +471,17 @@ impl Application for MptcpSource {
     }
 }
 
-/// A subflow with so many timeouts in a row gives way to a backup.
+/// Number of consecutive timeouts after which a subflow yields to a backup. Source: our choice;
+/// after one timeout a subflow may only have lost a tail, and more delay the use of the backup.
 const STALE: u32 = 2;
-/// Silent turns of the connection's timer after which a subflow is stale. Source: Linux
+/// Number of expiries without an answer after which a subflow is stale. Source: Linux
 /// `net.mptcp.stale_loss_cnt`.
 const STALE_AFTER: u32 = 4;
-/// What one turn of the connection's timer repeats: a fragment of the sender's pages. Units: bytes.
+/// Bytes repeated per expiry of the connection's timer: a fragment of the sender's pages. Source:
+/// `SKB_FRAG_PAGE_ORDER` of net/core/sock.c of Linux.
 const FRAGMENT: u64 = 32 << 10;
-/// The connection's timer where no subflow has one. Source: Linux `TCP_RTO_MIN`.
-const LEAST_REPEAT: Duration = Duration::from_millis(200);
-/// Segments that the receiver's buffer holds beyond its need.
+/// Connection's timer if no subflow has one. Source: Linux `TCP_RTO_MIN`.
+const MIN_REPEAT: Duration = Duration::from_millis(200);
+/// Segments that the receiver's buffer holds beyond its need. Source: our choice; without it a
+/// connection with a small window waits for each acknowledgement.
 const BUFFER_EXTRA: u64 = 16;

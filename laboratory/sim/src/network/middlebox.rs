@@ -1,4 +1,4 @@
-//! Middleboxes and translators of addresses between a node and the link that it sends on.
+//! Middleboxes and address translators between a node and the link on which it sends.
 
 use hawser_netem::{Change, Header, Nat, NatConfig, Verdict};
 use hawser_units::Instant;
@@ -22,7 +22,7 @@ impl Pair {
     }
 }
 
-/// An answer about a packet that exceeds a path MTU.
+/// Report about a packet that exceeds a path MTU.
 #[derive(Clone, Copy)]
 pub(super) struct TooBig {
     packet: Packet,
@@ -55,7 +55,7 @@ impl Core {
         }
     }
 
-    /// Translates and inspects a packet; returns whether the link may take it.
+    /// Translates and inspects a packet; returns whether the link may accept it.
     pub(super) fn pass(&mut self, id: LinkId, packet: &mut Packet, from: NodeId) -> bool {
         if !self.translate(id, packet) {
             self.links[id.index()].link.count_untranslated();
@@ -88,7 +88,7 @@ impl Core {
         }
     }
 
-    /// Returns whether the packet has a mapping, where it needs one.
+    /// Translates a packet; returns false if it needs a mapping and has none.
     fn translate(&mut self, id: LinkId, packet: &mut Packet) -> bool {
         let Some((pair, is_outbound)) = self.links[id.index()].pair else {
             return true;

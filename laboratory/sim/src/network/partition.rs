@@ -1,25 +1,25 @@
-//! Running a large network part after part instead of event after event.
+//! Runs a large network part by part instead of event by event.
 //!
-//! What a processor's cache cannot hold costs several times as much an event: a thousand nodes in
-//! order of time touch each of them a thousand times a second and find it gone each time. So the
-//! network is cut at links of long delay. What enters such a link leaves it a delay later at the
-//! earliest, so each part can run for that long, the *lookahead*, without hearing from the others;
-//! then the next part does, while its own state is in the cache. Parts that no link joins run to
-//! the end of the run at once.
+//! Data outside the processor's cache make an event several times as expensive: in order of
+//! time, a thousand nodes are each touched a thousand times per second and are evicted each time.
+//! So the network is cut at links of long delay. A packet that enters such a link leaves it a delay
+//! later at the earliest, so each part can run for that long, the *lookahead*, without input from
+//! the others; then the next part runs with its own state in the cache. Unconnected parts run to
+//! the end at once.
 //!
 //! ```text
 //!   window k:   part 0 runs [t, t + lookahead) | part 1 the same | part 2 ...      window k + 1: t + lookahead, from part 0 on
 //! ```
 //!
-//! Everything within a part happens in order of time and arming, as without parts. Where a packet
-//! from another part and an event of the part itself are due at the same nanosecond, which of them
-//! comes first depends on the parts, and so on the network, but on nothing else.
+//! Events within a part happen in order of time and arming, as without parts. If a packet from
+//! another part and an event of the part itself are due at the same nanosecond, their order depends
+//! on the parts, and thus on the network, but on nothing else.
 //!
-//! A network stays whole while it is small, while a tap wants to see everything in order, while two
-//! of its links are a pair whose middleboxes need each other, and while any of its nodes does not
-//! name its links ([`Node::links`]).
+//! A network stays whole while it is small, while a tap observes the order of all events, while two
+//! links are a pair with middleboxes or a translator, and while a node does not return its links
+//! ([`Node::links`]).
 //!
-//! Source: Chandy and Misra 1979 for the lookahead; here for locality, on one thread.
+//! Source: Chandy and Misra 1979 for the lookahead, used here for locality on one thread.
 
 use hawser_units::{Duration, Instant};
 
@@ -28,11 +28,11 @@ use super::{Event, LinkId, Network, NodeId};
 /// The parts of a network.
 #[derive(Debug, Default)]
 pub(super) struct Partition {
-    /// By node; empty while the network is whole.
+    /// Part of each node; empty while the network is whole.
     parts: Vec<u16>,
-    /// The links between parts that each part receives from; empty while the network is whole.
+    /// Links from other parts, by receiving part; empty while the network is whole.
     cuts: Vec<Vec<LinkId>>,
-    /// How long a part may run ahead; `MAX` without cuts.
+    /// Maximum lead of a part; `MAX` without cuts.
     lookahead: Duration,
 }
 
@@ -42,15 +42,15 @@ impl Partition {
     }
 }
 
-/// What joins two nodes: a link, or that one sends on the other's.
+/// Connection of two nodes: a link, or a shared one.
 struct Joint {
     between: (u32, u32),
-    /// Zero where it cannot be cut.
+    /// Delay of the joint; zero if it cannot be cut.
     delay: Duration,
 }
 
 impl Network {
-    /// Finds the parts anew.
+    /// Computes the parts.
     pub(super) fn divide(&mut self) {
         self.partition = self.find_parts().unwrap_or_default();
         let partition = &self.partition;
@@ -69,14 +69,15 @@ impl Network {
             Event::Link(link) => receiver(*link),
             Event::Timer(node, _) => partition.of(*node),
             Event::Change(index) => receiver(changes[*index as usize].0),
-            // Networks with pairs are never divided, and answers about sizes stay in their part.
+            // Networks with pairs are never divided, and reports about packet sizes stay in their
+            // part.
             Event::FlushNat(_) => 0,
             Event::TooBig(index) => partition.of(too_big[*index as usize].node()),
         });
         core.enter(0);
     }
 
-    /// Lets each part run for a window of time, then the next window.
+    /// Runs every part for one window of time, then for the next window.
     pub(super) fn run_parts(&mut self, until: Instant) {
         if self.partition.cuts.is_empty() {
             self.run_part(until);
@@ -97,7 +98,7 @@ impl Network {
         }
     }
 
-    /// Puts what left other parts before `begin` on its way.
+    /// Delivers packets that left other parts before `begin` to the links' queues.
     fn let_in(&mut self, part: usize, begin: Instant) {
         for index in 0..self.partition.cuts[part].len() {
             let link = self.partition.cuts[part][index];
@@ -107,23 +108,23 @@ impl Network {
     }
 
     fn find_parts(&self) -> Option<Partition> {
-        if self.nodes.len() <= MOST_NODES || self.core.tap.is_some() || !self.core.pairs.is_empty() {
+        if self.nodes.len() <= MAX_NODES || self.core.tap.is_some() || !self.core.pairs.is_empty() {
             return None;
         }
         let joints = self.joints()?;
         let mut delays: Vec<Duration> = joints.iter().map(|joint| joint.delay).collect();
-        delays.retain(|delay| *delay >= LEAST_LOOKAHEAD);
+        delays.retain(|delay| *delay >= MIN_LOOKAHEAD);
         delays.push(Duration::MAX);
         delays.sort_unstable();
         delays.dedup();
-        // The shorter the links that are cut, the smaller the parts, and the shorter the windows.
-        let fit = delays.partition_point(|delay| largest(&self.join_below(&joints, *delay)) <= MOST_NODES);
+        // Shorter cut links allow smaller parts, but shorten the windows.
+        let fit = delays.partition_point(|delay| largest(&self.join_below(&joints, *delay)) <= MAX_NODES);
         let lookahead = delays[fit.checked_sub(1)?];
         let roots = self.join_below(&joints, lookahead);
         Some(self.number(&roots, lookahead))
     }
 
-    /// `None` when a node does not say what joins it to others.
+    /// Returns the joints between nodes; `None` if a node does not return its links.
     fn joints(&self) -> Option<Vec<Joint>> {
         let mut joints = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
@@ -137,7 +138,7 @@ impl Network {
         for wire in &self.core.links {
             joints.push(Joint {
                 between: (wire.from.0, wire.to?.0),
-                delay: wire.link.least_delay(),
+                delay: wire.link.min_delay(),
             });
         }
         let links = joints.len() - self.core.links.len();
@@ -147,7 +148,7 @@ impl Network {
         Some(joints)
     }
 
-    /// The first node of the part of each node when joints of at least `delay` are cut.
+    /// Returns, for each node, the first node of its part, if joints of at least `delay` are cut.
     fn join_below(&self, joints: &[Joint], delay: Duration) -> Vec<u32> {
         let mut roots: Vec<u32> = (0..self.nodes.len() as u32).collect();
         for joint in joints.iter().filter(|joint| joint.delay < delay) {
@@ -170,7 +171,7 @@ impl Network {
         for (node, root) in roots.iter().enumerate() {
             if *root as usize == node {
                 parts.push(count);
-                // Beyond, parts share a number: together they are one.
+                // Parts beyond the maximum number share a number, and are one part.
                 count = (count + 1).min(u16::MAX - 1);
             } else {
                 parts.push(parts[*root as usize]);
@@ -203,7 +204,7 @@ fn root(roots: &mut [u32], node: u32) -> u32 {
     at
 }
 
-/// The size of the largest part.
+/// Returns the size of the largest part.
 fn largest(roots: &[u32]) -> usize {
     let mut sizes = vec![0; roots.len()];
     for root in roots {
@@ -212,12 +213,14 @@ fn largest(roots: &[u32]) -> usize {
     sizes.into_iter().max().unwrap_or(0)
 }
 
-/// A part at most: what these hold, with some hundred packets each, still fits into a second-level
-/// cache of 1 to 2 MB.
-const MOST_NODES: usize = 64;
-/// Below, a part has too little to do in a window to be worth its way into the cache: of the cost
-/// of order in time, windows of 1, 5 and 20 ms leave 0.93, 0.54 and 0.4.
-const LEAST_LOOKAHEAD: Duration = Duration::from_millis(5);
+/// Maximum size of a part: this many nodes with some hundred packets each fit into a second-level
+/// cache of 1 to 2 MB. Source: our choice; smaller parts exchange more packets, larger ones leave
+/// the cache.
+const MAX_NODES: usize = 64;
+/// Minimum lookahead: in shorter windows, a part has too few events to pay for loading it into the
+/// cache. Source: measured, windows of 1, 5 and 20 ms cost 0.93, 0.54 and 0.4 of the order in time.
+const MIN_LOOKAHEAD: Duration = Duration::from_millis(5);
+/// Difference of two instants. Source: the smallest step of time.
 const INSTANT: Duration = Duration::from_nanos(1);
 
 #[cfg(test)]

@@ -1,21 +1,21 @@
-//! An access point on a station, with a wire behind it.
+//! Access point on a station, with a wire behind it.
 
 use std::any::Any;
 
 use hawser_netem::air::{AccessPoint, AccessPointConfig, AccessPointCounters, Frame, StationId};
 use hawser_units::{Duration, Instant};
 
-use super::{AirContext, Finished, Gate, Heard, Look, Machine};
+use super::{AirContext, Finished, Gate, Heard, HopSample, Machine};
 use crate::engine::TimerId;
 use crate::network::LinkId;
 use crate::packet::Packet;
 
-/// What an access point's machine did with packets, besides what [`AccessPointCounters`] counts.
+/// Counters of an access point's machine, in addition to [`AccessPointCounters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApCounters {
-    /// Packets that found the station's queue full.
+    /// Packets dropped because the station's queue was full.
     pub refused: u64,
-    /// Packets that a gate did not let pass.
+    /// Packets that a gate dropped.
     pub stopped: u64,
     /// Packets given up after their last attempt.
     pub given_up: u64,
@@ -23,10 +23,10 @@ pub struct ApCounters {
     pub delivered: u64,
 }
 
-/// Bridges between the air and the station's wire: a [`AccessPoint`] with a queue, beacons, and a
-/// gate.
+/// Bridges between the medium and the station's wire: an [`AccessPoint`] with a queue, beacons and
+/// a gate.
 ///
-/// A machine with several radios may hold one and pass on what concerns its station.
+/// A machine with several radios may contain one and forward the events of its station.
 pub struct ApMachine {
     at: StationId,
     config: AccessPointConfig,
@@ -40,7 +40,7 @@ pub struct ApMachine {
 }
 
 impl ApMachine {
-    /// One on the station `at`.
+    /// Creates an access point on the station `at`.
     #[must_use]
     pub fn new(at: StationId, config: AccessPointConfig) -> Self {
         Self {
@@ -56,29 +56,29 @@ impl ApMachine {
         }
     }
 
-    /// Shows it every packet for the air.
+    /// Sets a gate that sees every packet for the medium.
     pub fn set_gate(&mut self, gate: impl Gate) {
         self.gate = Some(Box::new(gate));
     }
 
-    /// The gate as what it is.
+    /// Returns the gate as type `T`.
     #[must_use]
     pub fn gate<G: Gate>(&self) -> Option<&G> {
         let gate: &dyn Any = self.gate.as_ref()?.as_ref();
         gate.downcast_ref()
     }
 
-    /// Lets it begin with a first beacon at `at`; before, it is not there.
+    /// Sets the time of the first beacon; the access point is absent before.
     pub fn power_on_at(&mut self, at: Instant) {
         self.first_beacon = Some(at);
     }
 
-    /// Lets it fall silent at `at` without a word.
+    /// Makes the access point stop at `at` without notice.
     pub fn power_off_at(&mut self, at: Instant) {
         self.off_at = Some(at);
     }
 
-    /// The machine below: associations, what is kept for sleepers.
+    /// Returns the underlying machine: associations, and packets for sleeping stations.
     #[must_use]
     pub fn inner(&self) -> &AccessPoint<Packet> {
         &self.inner
@@ -89,38 +89,38 @@ impl ApMachine {
         self.inner.announce_move(channel, beacons);
     }
 
-    /// What became of packets.
+    /// Returns the counters of packets.
     #[must_use]
     pub fn counters(&self) -> (ApCounters, AccessPointCounters) {
         (self.counters, self.inner.counters())
     }
 
-    /// Takes in a packet for a station.
+    /// Handles a packet for a station.
     pub fn send(&mut self, to: StationId, mut packet: Packet, air: &mut AirContext<'_, '_>) {
         if !self.is_on {
             return;
         }
-        let look = Look {
+        let sample = HopSample {
             now: air.now(),
             at: self.at,
             peer: to,
             queued: air.queued(self.at),
-            kept: self.inner.kept(to),
+            kept: self.inner.buffered(to),
         };
         if let Some(gate) = &mut self.gate
-            && !gate.handle_packet(&mut packet, look)
+            && !gate.handle_packet(&mut packet, sample)
         {
             self.counters.stopped += 1;
             return;
         }
-        // Of an unknown station: counted below.
+        // A packet for an unknown station is counted by the machine.
         let _ = self
             .inner
-            .handle_packet(to, packet, u32::from(packet.size), look.now);
+            .handle_packet(to, packet, u32::from(packet.size), sample.now);
         self.drain(air);
     }
 
-    /// Takes in a frame; gives the packet that it carries, to go on.
+    /// Handles a frame; returns the packet in it, to forward.
     pub fn receive(&mut self, frame: &Heard, air: &mut AirContext<'_, '_>) -> Option<Packet> {
         if !self.is_on {
             return None;
@@ -235,5 +235,6 @@ impl core::fmt::Debug for ApMachine {
     }
 }
 
+/// Tags of timers. Source: the largest numbers.
 const BEACON_TAG: u16 = u16::MAX;
 const OFF_TAG: u16 = u16::MAX - 1;

@@ -1,4 +1,4 @@
-//! A client that stays with one access point, or with several on its channel at once.
+//! A client that stays associated with one access point, or with several on one channel.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, VecDeque};
 use hawser_netem::air::{Frame, MANAGEMENT_LEN, StationId};
 use hawser_units::Duration;
 
-use super::{AirContext, Finished, Gate, Heard, Look, Machine};
+use super::{AirContext, Finished, Gate, Heard, HopSample, Machine};
 use crate::network::LinkId;
 use crate::packet::{Address, Packet};
 
-/// Joins its access points once, again when one throws it out, and then sends and receives. It is
-/// always awake.
+/// Associates with its access points, and again after a deauthentication, then sends and receives.
+/// It is always awake.
 ///
-/// Several access points are several interfaces on one radio: what they send waits in one queue and
-/// contends once. The address that a packet is from says which interface it leaves by.
+/// Several access points are several interfaces of one radio, with one queue and one contention. A
+/// packet's source address selects its interface.
 ///
 /// For each access point:
 /// ```text
@@ -30,7 +30,7 @@ pub struct ClientMachine {
     received: u64,
 }
 
-/// What it is to one access point.
+/// Association with one access point.
 struct Interface {
     access_point: StationId,
     state: State,
@@ -49,7 +49,7 @@ enum State {
 }
 
 impl ClientMachine {
-    /// A client on the station `at`, which is tuned to the access point's channel.
+    /// Creates a client on the station `at`, which is tuned to the access point's channel.
     #[must_use]
     pub fn new(at: StationId, access_point: StationId) -> Self {
         Self {
@@ -61,10 +61,10 @@ impl ClientMachine {
         }
     }
 
-    /// Lets it join a further access point, before the run; gives the interface's place.
+    /// Adds an access point before the run; returns the interface's index.
     ///
     /// # Panics
-    /// Beyond 256 of them.
+    /// With more than 256 access points.
     pub fn add(&mut self, access_point: StationId) -> usize {
         assert!(
             self.interfaces.len() < 256,
@@ -74,25 +74,25 @@ impl ClientMachine {
         self.interfaces.len() - 1
     }
 
-    /// Lets packets from an address leave by an interface; without this it is the first one.
+    /// Selects the interface for packets from an address; the default is the first one.
     pub fn assign(&mut self, address: Address, interface: usize) {
         self.addresses.insert(address, interface);
     }
 
-    /// Shows it every packet that comes from the air to an interface, before IP does, and what a
-    /// monitoring station hears.
+    /// Sets an interface's gate, which sees every received packet before IP, and frames that a
+    /// monitoring station receives.
     pub fn set_gate(&mut self, interface: usize, gate: impl Gate) {
         self.interfaces[interface].gate = Some(Box::new(gate));
     }
 
-    /// The gate of an interface as what it is.
+    /// Returns the gate of an interface as type `T`.
     #[must_use]
     pub fn gate<G: Gate>(&self, interface: usize) -> Option<&G> {
         let gate: &dyn Any = self.interfaces[interface].gate.as_ref()?.as_ref();
         gate.downcast_ref()
     }
 
-    /// Whether it is associated, with all its access points.
+    /// Returns whether the client is associated with all its access points.
     #[must_use]
     pub fn is_associated(&self) -> bool {
         self.interfaces
@@ -100,13 +100,13 @@ impl ClientMachine {
             .all(|interface| interface.state == State::In)
     }
 
-    /// Packets received from the air, and packets lost before or on it.
+    /// Returns the packets received from the medium, and the packets lost before or on it.
     #[must_use]
     pub fn counters(&self) -> (u64, u64) {
         (self.received, self.lost)
     }
 
-    /// Beacons that it has read of each of its access points.
+    /// Returns the number of beacons received from each access point.
     #[must_use]
     pub fn beacons(&self) -> Vec<u64> {
         self.interfaces
@@ -183,7 +183,7 @@ impl Machine for ClientMachine {
             Frame::Deauthenticate if interface.state == State::In => self.join(index, air),
             Frame::Beacon(_) => interface.beacons += 1,
             Frame::Data { mut packet, .. } => {
-                let look = Look {
+                let sample = HopSample {
                     now: air.now(),
                     at,
                     peer: frame.from,
@@ -191,7 +191,7 @@ impl Machine for ClientMachine {
                     kept: 0,
                 };
                 let passes = match &mut interface.gate {
-                    Some(gate) => gate.handle_packet(&mut packet, look),
+                    Some(gate) => gate.handle_packet(&mut packet, sample),
                     None => true,
                 };
                 if passes {
@@ -245,7 +245,9 @@ impl core::fmt::Debug for ClientMachine {
     }
 }
 
-/// How long an answer to a step of joining may take, as in Linux's mac80211 (200 ms).
+/// Timeout of a step of the association. Source: `IEEE80211_AUTH_TIMEOUT` of net/mac80211/mlme.c of
+/// Linux.
 const JOIN_TIMEOUT: Duration = Duration::from_millis(200);
-/// Packets that wait until it is associated.
+/// Maximum number of packets that wait for the association. Source: our choice; a smaller one drops
+/// packets during an association.
 const WAITING: usize = 400;

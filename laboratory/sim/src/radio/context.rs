@@ -1,4 +1,4 @@
-//! What a machine can do while it handles something.
+//! Interface of a machine to the medium while it handles an event.
 
 use hawser_netem::Random;
 use hawser_netem::air::phy::DATA_OVERHEAD;
@@ -10,20 +10,20 @@ use crate::engine::TimerId;
 use crate::network::{Context, LinkId};
 use crate::packet::{Address, Packet};
 
-/// A frame that its sender is done with.
+/// A frame that its sender has finished with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Finished {
-    /// For whom; `None` for everybody.
+    /// Destination; `None` for a broadcast.
     pub to: Option<StationId>,
-    /// What it carried.
+    /// Contents.
     pub body: Frame<Packet>,
-    /// How often it was sent.
+    /// Number of attempts.
     pub attempts: u8,
-    /// Whether an acknowledgement came. A broadcast counts as acknowledged.
+    /// Set if the frame was acknowledged; always set for a broadcast.
     pub acknowledged: bool,
 }
 
-/// The air, the wires and the time, as one machine sees them.
+/// Medium, wires and time, as one machine sees them.
 pub struct AirContext<'a, 'b> {
     air: &'a mut Air<Frame<Packet>>,
     tables: &'a Tables,
@@ -46,19 +46,19 @@ impl<'a, 'b> AirContext<'a, 'b> {
         }
     }
 
-    /// The present.
+    /// Returns the present time.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.context.now()
     }
 
-    /// Queues a frame at a station; `false` when the queue is full.
+    /// Queues a frame at a station; returns `false` if the queue is full.
     pub fn send(&mut self, at: StationId, frame: Outgoing<Frame<Packet>>) -> bool {
         let now = self.now();
         self.air.handle_packet(at, frame, now).is_ok()
     }
 
-    /// Queues a packet in a data frame; `false` when the queue is full.
+    /// Queues a packet in a data frame; returns `false` if the queue is full.
     pub fn send_packet(&mut self, at: StationId, to: StationId, packet: Packet) -> bool {
         let body = Frame::Data {
             packet,
@@ -75,7 +75,7 @@ impl<'a, 'b> AirContext<'a, 'b> {
         self.send(at, frame)
     }
 
-    /// Queues a frame without a packet before all data, full queue or not.
+    /// Queues a frame without a packet before all data frames, even if the queue is full.
     pub fn send_urgent(&mut self, at: StationId, to: Option<StationId>, body: Frame<Packet>, len: u32) {
         let frame = Outgoing {
             to,
@@ -86,7 +86,7 @@ impl<'a, 'b> AirContext<'a, 'b> {
         self.send(at, frame);
     }
 
-    /// Tunes a station; it is deaf and mute for `takes`.
+    /// Tunes a station, which neither sends nor receives for `takes`.
     pub fn tune(&mut self, at: StationId, channel: u16, takes: Duration) {
         let now = self.now();
         self.air.tune(at, channel, takes, now);
@@ -98,30 +98,30 @@ impl<'a, 'b> AirContext<'a, 'b> {
         self.air.set_awake(at, awake, now);
     }
 
-    /// Takes back what waits at a station for `to`.
+    /// Removes and returns a station's queued frames for `to`.
     pub fn take_back(&mut self, at: StationId, to: StationId) -> Vec<Frame<Packet>> {
         self.air.take_back(at, to)
     }
 
-    /// Frames that wait at a station, also at another machine's.
+    /// Returns the number of a station's queued frames, also of other machines' stations.
     #[must_use]
     pub fn queued(&self, at: StationId) -> usize {
         self.air.queued(at)
     }
 
-    /// The channel a station is tuned to.
+    /// Returns the channel of a station.
     #[must_use]
     pub fn channel(&self, at: StationId) -> u16 {
         self.air.channel(at)
     }
 
-    /// Whether a station is in the middle of an exchange.
+    /// Returns whether a station is in an exchange.
     #[must_use]
     pub fn is_engaged(&self, at: StationId) -> bool {
         self.air.is_engaged(at)
     }
 
-    /// Sends a packet on the wire of a station. Returns `false` when it has none.
+    /// Sends a packet on the wire of a station. Returns `false` if it has none.
     pub fn forward(&mut self, at: StationId, packet: Packet) -> bool {
         let wire = self.tables.wires[usize::from(at.0)];
         if let Some(link) = wire {
@@ -135,7 +135,7 @@ impl<'a, 'b> AirContext<'a, 'b> {
         self.context.send(link, packet);
     }
 
-    /// The station that an address is reached through.
+    /// Returns the station of an address.
     #[must_use]
     pub fn station_of(&self, address: Address) -> Option<StationId> {
         self.tables.stations.get(address.0 as usize).copied().flatten()
@@ -146,12 +146,12 @@ impl<'a, 'b> AirContext<'a, 'b> {
         self.context.after(after, self.tag(tag))
     }
 
-    /// A new timer of this machine, not armed.
+    /// Creates an idle timer of this machine.
     pub fn timer(&mut self, tag: u16) -> TimerId {
         self.context.timer(self.tag(tag))
     }
 
-    /// Sets a timer, armed or not, to fire at `at`.
+    /// Arms or re-arms a timer to fire at `at`.
     pub fn arm(&mut self, timer: TimerId, at: Instant) {
         self.context.arm(timer, at);
     }
@@ -161,7 +161,7 @@ impl<'a, 'b> AirContext<'a, 'b> {
         self.context.cancel(timer);
     }
 
-    /// The random numbers of one stream of the run.
+    /// Returns the random numbers of one stream of the run.
     #[must_use]
     pub fn random(&self, stream: &str) -> Random {
         self.context.random(stream)

@@ -1,4 +1,4 @@
-//! A client whose radio is shared among networks.
+//! Client whose radio serves several networks in slots.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +16,25 @@ use crate::engine::TimerId;
 use crate::network::LinkId;
 use crate::packet::{Address, Body, Datagram, Ecn, FlowId, Packet};
 
-/// What happened, for who asks afterwards.
+/// Event for evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// The radio serves another network after `took`.
+    /// The radio switched to another network; the switch took `took`.
     Switched {
-        /// Which.
+        /// Network that is served.
         to: NetworkId,
-        /// Without a network.
+        /// Time without a network.
         took: Duration,
     },
-    /// An unknown access point was heard.
+    /// An unknown access point was received.
     Found(StationId),
-    /// A network was joined.
+    /// The client associated with a network.
     Associated(NetworkId),
-    /// A network gave an address.
+    /// A network assigned an address.
     Bound(NetworkId),
 }
 
-/// Runs a [`SlotSchedule`] on a station, with soft hand-off and DHCP where they are wanted.
+/// Runs a [`SlotSchedule`] on a station, with optional soft hand-off and DHCP.
 ///
 /// A socket chooses its network by the address that it sends from; others are assigned by the
 /// machine.
@@ -47,27 +47,27 @@ pub struct JugglerMachine {
     clients: BTreeMap<NetworkId, DhcpClient>,
     timer: Option<TimerId>,
     notes: Vec<(Instant, Note)>,
-    /// A wire for each network, where they do not share the station's.
+    /// Separate wires of networks, where they do not share the station's.
     wires: Vec<(NetworkId, Wire)>,
     shares: Option<Shares>,
     needs: Option<Needs>,
 }
 
-/// Slots that follow what each network brings.
+/// Slots that follow the throughput of each network.
 struct Shares {
     config: slots::Config,
-    /// Of each network that has a wire: the present slot, and the bytes that came in this cycle.
+    /// Present slot of each network with a wire, and its bytes of this cycle.
     networks: Vec<(Duration, u64)>,
 }
 
-/// Slots that follow what each network needs, by its place in the rotation.
+/// Slots that follow the need of each network, by its index in the rotation.
 struct Needs {
     cycle: Duration,
     shares: hawser_radio::slots::Shares,
 }
 
 impl JugglerMachine {
-    /// One on the station `at`.
+    /// Creates a machine on the station `at`.
     #[must_use]
     pub fn new(at: StationId, juggler: SlotSchedule<Packet>) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl JugglerMachine {
         }
     }
 
-    /// Adds a network before the run, in which the radio has an address.
+    /// Adds a network before the run, with an address of the radio.
     pub fn add(&mut self, config: NetworkConfig, address: Option<Address>) -> NetworkId {
         let ip = address.map(|address| IpConfig {
             address: address.0,
@@ -100,24 +100,24 @@ impl JugglerMachine {
         id
     }
 
-    /// Decides about networks by soft hand-off.
+    /// Enables soft hand-off, which selects networks.
     pub fn set_handoff(&mut self, handoff: Handoff) {
         self.handoff = Some(handoff);
     }
 
-    /// Asks for addresses on networks that were found: from `own`, of the server at `server`.
+    /// Enables DHCP on discovered networks: requests from `own` to the server at `server`.
     pub fn set_dhcp(&mut self, own: Address, server: Address) {
         self.asking = Some((own, server));
     }
 
-    /// Gives a network a wire of its own: what comes from it leaves there, and what enters there is
-    /// for it.
+    /// Assigns a wire to a network: packets from the network leave on the wire, and packets from
+    /// the wire are sent to the network.
     pub fn set_wire(&mut self, id: NetworkId, wire: Wire) {
         self.wires.push((id, wire));
     }
 
-    /// Lets the slots of all networks with a wire follow what they bring, once a cycle. Juggler's
-    /// slot of weight one has to be a millisecond.
+    /// Makes the slots of all networks with a wire follow their throughput, once per cycle.
+    /// Juggler's slot of weight one must be a millisecond.
     ///
     /// Source: All-APs section 7.
     pub fn set_adaptive(&mut self, config: slots::Config) {
@@ -127,8 +127,8 @@ impl JugglerMachine {
         });
     }
 
-    /// Lets the slots of all networks follow what they need, once a cycle. To be called when all
-    /// are there; Juggler's slot of weight one has to be a millisecond.
+    /// Makes the slots of all networks follow their need, once per cycle. Call it after all
+    /// networks are added; Juggler's slot of weight one must be a millisecond.
     pub fn set_measured(&mut self, config: SharesConfig) {
         let networks = self.juggler.rotation().len();
         self.needs = Some(Needs {
@@ -137,24 +137,24 @@ impl JugglerMachine {
         });
     }
 
-    /// The machine below.
+    /// Returns the underlying machine.
     #[must_use]
     pub fn juggler(&self) -> &SlotSchedule<Packet> {
         &self.juggler
     }
 
-    /// Both machines, to give roles before the run.
+    /// Returns both machines, to assign roles before the run.
     pub fn parts(&mut self) -> (&mut SlotSchedule<Packet>, Option<&mut Handoff>) {
         (&mut self.juggler, self.handoff.as_mut())
     }
 
-    /// What happened so far.
+    /// Returns the events so far.
     #[must_use]
     pub fn notes(&self) -> &[(Instant, Note)] {
         &self.notes
     }
 
-    /// The primary network carries nothing any more, an application says.
+    /// Handles an application's report that the primary network transfers nothing.
     pub fn primary_failed(&mut self, air: &mut AirContext<'_, '_>) -> Option<NetworkId> {
         let handoff = self.handoff.as_mut()?;
         let promoted = handoff.primary_failed(&mut self.juggler, air.now());
@@ -178,11 +178,11 @@ impl JugglerMachine {
         self.arm(air);
     }
 
-    fn place(&self, id: NetworkId) -> Option<usize> {
+    fn rotation_index(&self, id: NetworkId) -> Option<usize> {
         self.juggler.rotation().iter().position(|known| *known == id)
     }
 
-    /// Whether something still waits for the network that is served.
+    /// Returns whether packets still wait for the network that is served.
     fn has_left(&self) -> bool {
         let served = self.needs.as_ref().and_then(|needs| needs.shares.served());
         let id = served.and_then(|place| self.juggler.rotation().get(place));
@@ -190,11 +190,13 @@ impl JugglerMachine {
             .is_some_and(|network| network.queued() > 0)
     }
 
-    /// What tells how much a network needs.
+    /// Updates the measured needs of the networks.
     fn measure(&mut self, event: &Event<Packet>, now: Instant) {
         let has_left = self.has_left();
         let place = match event {
-            Event::Received { network, .. } | Event::Switched { to: network, .. } => self.place(*network),
+            Event::Received { network, .. } | Event::Switched { to: network, .. } => {
+                self.rotation_index(*network)
+            }
             Event::Recall(_)
             | Event::Tune { .. }
             | Event::Associated(_)
@@ -206,7 +208,7 @@ impl JugglerMachine {
             (Event::Tune { .. }, _) => needs.shares.handle_left(has_left, now),
             (Event::Switched { .. }, Some(place)) => needs.shares.handle_switched(place, has_left, now),
             (Event::Received { packet, .. }, Some(place)) => {
-                needs.shares.handle_carried(place, packet.size.into(), now);
+                needs.shares.handle_transferred(place, packet.size.into(), now);
             }
             _ => {}
         }
@@ -259,7 +261,7 @@ impl JugglerMachine {
         air.send_on(self.wires[place].1.from_radio, packet);
     }
 
-    /// The slots of the next cycle follow from what came in those of the last one.
+    /// Computes the slots of the next cycle from the bytes received in the last one.
     fn adapt(&mut self, air: &mut AirContext<'_, '_>) {
         if let Some(needs) = &mut self.needs {
             let slots = needs.shares.next_cycle(air.now());
@@ -299,8 +301,8 @@ impl JugglerMachine {
                     self.clients.insert(id, client);
                 }
                 HandoffEvent::Probe(id) => {
-                    // Access points of one laboratory are as good as each other: nothing is
-                    // measured.
+                    // The access points of a laboratory count as equally good, so their quality is
+                    // not measured.
                     if let Some(handoff) = &mut self.handoff {
                         handoff.probed(id, ALIKE, &mut self.juggler, now);
                     }
@@ -310,7 +312,7 @@ impl JugglerMachine {
         }
     }
 
-    /// Sends what DHCP has to say.
+    /// Sends pending DHCP messages.
     fn ask(&mut self, now: Instant) {
         let Some((own, server)) = self.asking else { return };
         for (id, client) in &mut self.clients {
@@ -321,7 +323,7 @@ impl JugglerMachine {
         }
     }
 
-    /// Whether a packet was DHCP's.
+    /// Returns whether a packet was one of DHCP.
     fn on_dhcp(&mut self, id: NetworkId, packet: &Packet, now: Instant) -> bool {
         let Some(message) = dhcp_message(packet) else {
             return false;
@@ -390,7 +392,9 @@ impl Machine for JugglerMachine {
             (sent.acknowledged, &sent.body, &mut self.needs)
             && let Some(place) = needs.shares.served()
         {
-            needs.shares.handle_carried(place, packet.size.into(), air.now());
+            needs
+                .shares
+                .handle_transferred(place, packet.size.into(), air.now());
         }
         self.juggler
             .handle_finished(sent.to, &sent.body, sent.acknowledged, air.now());
@@ -415,7 +419,7 @@ impl Machine for JugglerMachine {
             Note::Found(_) | Note::Associated(_) | Note::Bound(_) => None,
         });
         let ends = switches.clone().skip(1).map(|(_, at, took)| {
-            // The radio left so long before it was back.
+            // The radio left the network `took` before its return.
             Instant::from_nanos(at.as_nanos().saturating_sub(took.as_nanos() as u64))
         });
         let slot = |((to, from, _), until): ((NetworkId, Instant, Duration), Instant)| {
@@ -425,7 +429,7 @@ impl Machine for JugglerMachine {
     }
 }
 
-/// A DHCP message as a packet.
+/// Returns the packet of a DHCP message.
 pub fn dhcp_packet(message: DhcpMessage, (source, destination): (Address, Address), now: Instant) -> Packet {
     let kind = KINDS.iter().position(|kind| *kind == message.kind);
     Packet {
@@ -445,7 +449,7 @@ pub fn dhcp_packet(message: DhcpMessage, (source, destination): (Address, Addres
     }
 }
 
-/// The DHCP message in a packet.
+/// Returns the DHCP message in a packet.
 pub fn dhcp_message(packet: &Packet) -> Option<DhcpMessage> {
     let Body::Datagram(datagram) = packet.body else {
         return None;
@@ -467,7 +471,7 @@ impl core::fmt::Debug for JugglerMachine {
     }
 }
 
-/// The machine's own timer has none.
+/// Tag of the machine's own timer. Source: the first number.
 const CYCLE_TAG: u16 = 1;
 const KINDS: [DhcpKind; 5] = [
     DhcpKind::Discover,
@@ -476,9 +480,11 @@ const KINDS: [DhcpKind; 5] = [
     DhcpKind::Ack,
     DhcpKind::Nak,
 ];
-/// No socket of a simulated host has it.
+/// Port of DHCP messages, which no socket of a simulated host uses. Source: the largest number.
 const DHCP_PORT: u16 = u16::MAX;
-/// Bytes of a DHCP message with common options, IP and UDP included.
+/// Length of a DHCP message, IP and UDP headers included. Source: 300 bytes at least (RFC 1542
+/// section 2.1). Units: bytes.
 const DHCP_SIZE: u16 = 328;
-/// A quality for networks that are not probed. Units: bit/s.
+/// Assumed quality of networks that are not probed. Units: bit/s. Source: our choice, any number,
+/// since all such networks get the same.
 const ALIKE: f64 = 10e6;

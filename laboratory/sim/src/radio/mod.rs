@@ -1,9 +1,9 @@
-//! The shared air as a node: stations with machines above the medium, and wires that lead there.
+//! Shared 802.11 medium as a node: stations with machines above the medium, and their wires.
 //!
 //! A [`Radio`] owns one [`Air`] with all its channels. Each station belongs to a [`Machine`]: an
-//! access point ([`ApMachine`]), a plain client ([`ClientMachine`], of one access point or
-//! several), or one of your own, which may own several stations. Wired links end in it as in any
-//! node: a packet that comes out of one is handed to the machine it was wired to.
+//! access point ([`ApMachine`]), a plain client ([`ClientMachine`], of one or several access
+//! points), or a type of your own, which may own several stations. Wired links end in the radio as
+//! in any node: a packet that a link delivers is passed to the machine to which the link is wired.
 //!
 //! Scope: everything that [`hawser_netem::air`] models; several access points and clients on any
 //! channels; signals that change over time.
@@ -22,7 +22,7 @@
 //! use hawser_netem::air::phy::{PhyRate, Standard};
 //! use hawser_netem::air::{AccessPointConfig, Signal, StationConfig};
 //! use hawser_sim::app::{TcpSink, TcpSource};
-//! use hawser_sim::host::{End, Host, Way, join};
+//! use hawser_sim::host::{End, Host, Route, join};
 //! use hawser_sim::radio::{ApMachine, ClientMachine, Radio, wire};
 //! use hawser_sim::tcp::Config;
 //! use hawser_sim::{FlowId, Network};
@@ -47,12 +47,12 @@
 //!     End {
 //!         host: server,
 //!         application: Box::new(TcpSource::new(Config::linux(), None, start)),
-//!         ways: &[Way { link: backhaul.to_radio, local: far, remote: near }],
+//!         routes: &[Route { link: backhaul.to_radio, local: far, remote: near }],
 //!     },
 //!     End {
 //!         host: laptop,
 //!         application: Box::new(TcpSink::new(Config::linux(), None, Instant::ZERO)),
-//!         ways: &[Way { link: bus.to_radio, local: near, remote: far }],
+//!         routes: &[Route { link: bus.to_radio, local: near, remote: far }],
 //!     },
 //! );
 //! let end = Instant::ZERO + Duration::from_secs(2);
@@ -94,100 +94,102 @@ pub use multifacet::{RepeaterConfig, RepeaterMachine, SearchPlan, StripingMachin
 pub use peer::PeerMachine;
 pub use timeline::{Slot, Timeline};
 
-/// A frame as a station of the simulator read it.
+/// Frame as received by a station of the simulator.
 pub type Heard = Reception<Frame<Packet>>;
 
-/// What runs above the medium on one or several stations.
+/// Machine above the medium on one or several stations.
 pub trait Machine: Any {
-    /// Called once, before anything else.
+    /// Handles the start, before any other event.
     fn handle_start(&mut self, air: &mut AirContext<'_, '_>) {
         let _ = air;
     }
 
-    /// A packet came out of a link that is wired to this machine.
+    /// Handles a packet from a link that is wired to this machine.
     fn handle_packet(&mut self, packet: Packet, link: LinkId, air: &mut AirContext<'_, '_>);
 
-    /// A frame for the station `at`, or for everybody, arrived: once, in order.
+    /// Handles a frame for the station `at`, or a broadcast: once, in order.
     fn handle_frame(&mut self, at: StationId, frame: &Heard, air: &mut AirContext<'_, '_>);
 
-    /// A monitoring station read a frame, its own, others' or a repeated one. What is for it comes
-    /// in [`Self::handle_frame`] as well.
+    /// Handles a frame that a monitoring station received: its own, another station's or a
+    /// retransmitted one. Frames for the station are passed to [`Self::handle_frame`] as well.
     fn handle_heard(&mut self, at: StationId, frame: &Heard, air: &mut AirContext<'_, '_>) {
         let _ = (at, frame, air);
     }
 
-    /// The station `at` is done with a frame that it sent.
+    /// Handles the end of a transmission of the station `at`.
     fn handle_finished(&mut self, at: StationId, sent: &Finished, air: &mut AirContext<'_, '_>) {
         let _ = (at, sent, air);
     }
 
-    /// A timer fired; `tag` is what it was made with.
+    /// Handles a timer; `tag` is the tag of its creation.
     fn handle_timer(&mut self, tag: u16, air: &mut AirContext<'_, '_>) {
         let _ = (tag, air);
     }
 
-    /// The slots of its radio so far, the last until the present, for [`Timeline`].
+    /// Returns the past slots of the machine's radio, the last one until the present, for
+    /// [`Timeline`].
     fn slots(&self, until: Instant) -> Vec<Slot> {
         let _ = until;
         Vec::new()
     }
 }
 
-/// Sees packets as they pass a machine, may mark or drop them, and hears what its station hears.
+/// Filter that sees the packets of a machine, may mark or drop them, and sees the frames that its
+/// station receives.
 ///
 /// On an access point, packets pass on their way to the air; on a client, on their way from the air
 /// to IP.
 pub trait Gate: Any {
-    /// A packet is about to pass. Returns whether it may.
-    fn handle_packet(&mut self, packet: &mut Packet, look: Look) -> bool {
-        let _ = (packet, look);
+    /// Handles a packet. Returns whether it may pass.
+    fn handle_packet(&mut self, packet: &mut Packet, sample: HopSample) -> bool {
+        let _ = (packet, sample);
         true
     }
 
-    /// A monitoring station read a frame.
+    /// Handles a frame that a monitoring station received.
     fn handle_heard(&mut self, at: StationId, frame: &Heard, now: Instant) {
         let _ = (at, frame, now);
     }
 }
 
-/// What a [`Gate`] knows besides the packet.
+/// State that a [`Gate`] receives with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
-    /// The present.
+pub struct HopSample {
+    /// Present time.
     pub now: Instant,
-    /// The station that it passes.
+    /// Station that the packet passes.
     pub at: StationId,
-    /// On the other side of the air.
+    /// Station on the other side of the air.
     pub peer: StationId,
     /// Frames that wait at the station.
     pub queued: usize,
-    /// Packets that are kept for the peer while it sleeps; zero on a client.
+    /// Packets buffered for the sleeping peer; zero on a client.
     pub kept: usize,
 }
 
-/// The air with its stations, as a node.
+/// Node of the medium and its stations.
 pub struct Radio {
     air: Air<Frame<Packet>>,
     machines: Vec<Box<dyn Machine>>,
-    /// The machine of each station.
+    /// Machine of each station.
     owners: Vec<usize>,
-    /// The machine of each link, by the link's index.
+    /// Machine of each link, by the link's index.
     wired: Vec<Option<usize>>,
     tables: Tables,
     motion: Option<Motion>,
     timer: Option<TimerId>,
     armed: Option<Instant>,
-    /// Where queues changed, while it records.
+    /// Changes of queues, while recording.
     queues: Option<Vec<(StationId, Instant, usize)>>,
     queued: Vec<usize>,
 }
 
-/// What every machine may look up.
+/// Tables that all machines use.
 #[derive(Default)]
 struct Tables {
-    /// By address.
+    /// Station of each address.
     stations: Vec<Option<StationId>>,
-    /// The link from each station to its wire, by station.
+    /// Link from each station to its wire, by station.
     wires: Vec<Option<LinkId>>,
 }
 
@@ -198,17 +200,17 @@ struct Motion {
     act: Box<Move>,
 }
 
-/// The two links between a station and a node.
+/// Pair of links between a station and a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
-    /// From the node to the station.
+    /// Link from the node to the station.
     pub to_radio: LinkId,
-    /// From the station to the node.
+    /// Link from the station to the node.
     pub from_radio: LinkId,
 }
 
-/// Joins a station of the radio node `radio` to another node, with the same link either way. Their
-/// names are `<name>-in` and `<name>-out`.
+/// Connects a station of the radio node `radio` to another node, with equal links in both
+/// directions, named `<name>-in` and `<name>-out`.
 ///
 /// # Panics
 /// When `radio` is no [`Radio`].
@@ -223,7 +225,7 @@ pub fn wire(
     wire_both(network, name, (radio, station), other, (config.clone(), config))
 }
 
-/// The same with a link of its own each way: the first leads to the radio.
+/// Creates a wire with a separate link in each direction: the first is to the radio.
 ///
 /// # Panics
 /// When `radio` is no [`Radio`].
@@ -247,7 +249,7 @@ pub fn wire_both(
 }
 
 impl Radio {
-    /// A silent air without stations.
+    /// Creates a medium without stations.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -264,7 +266,7 @@ impl Radio {
         }
     }
 
-    /// Adds a machine with stations, made from the stations' names.
+    /// Adds a machine with its stations; `make` creates it from the stations' ids.
     pub fn add_machine<M: Machine>(
         &mut self,
         stations: Vec<StationConfig>,
@@ -281,7 +283,7 @@ impl Radio {
         ids
     }
 
-    /// Adds an access point. Its first beacon comes at a time of its own within the first interval.
+    /// Adds an access point. Its first beacon is at a random time within the first interval.
     pub fn add_access_point(&mut self, station: StationConfig, config: AccessPointConfig) -> StationId {
         self.add_machine(vec![station], |ids| ApMachine::new(ids[0], config))[0]
     }
@@ -291,7 +293,7 @@ impl Radio {
         self.add_machine(vec![station], |ids| ClientMachine::new(ids[0], access_point))[0]
     }
 
-    /// Says that an address is reached through a station.
+    /// Routes an address to a station.
     pub fn assign(&mut self, address: Address, station: StationId) {
         let place = address.0 as usize;
         if self.tables.stations.len() <= place {
@@ -300,13 +302,12 @@ impl Radio {
         self.tables.stations[place] = Some(station);
     }
 
-    /// Sets how two stations receive each other. Stations that this is not called for do not hear
-    /// each other.
+    /// Sets the signal between two stations. Stations without a signal do not receive each other.
     pub fn set_signals(&mut self, a: StationId, b: StationId, signal: &Signal) {
         self.air.set_signals(a, b, signal);
     }
 
-    /// Sets how all of these receive each other.
+    /// Sets the signal between each two of these stations.
     pub fn set_all_signals(&mut self, stations: &[StationId], signal: &Signal) {
         for (index, a) in stations.iter().enumerate() {
             for b in &stations[index + 1..] {
@@ -315,7 +316,7 @@ impl Radio {
         }
     }
 
-    /// Lets `act` change signals, now and after each `step`: stations move.
+    /// Lets `act` change signals, now and after each `step`, to model motion.
     pub fn set_motion(
         &mut self,
         step: Duration,
@@ -327,13 +328,13 @@ impl Radio {
         });
     }
 
-    /// The medium, to look at or to record.
+    /// Returns the medium.
     #[must_use]
     pub fn air(&self) -> &Air<Frame<Packet>> {
         &self.air
     }
 
-    /// The medium, to change before the run.
+    /// Returns the medium, to change it before the run.
     pub fn air_mut(&mut self) -> &mut Air<Frame<Packet>> {
         &mut self.air
     }
@@ -344,14 +345,13 @@ impl Radio {
         self.queues.get_or_insert_default();
     }
 
-    /// What was recorded, as a page; `names` are the stations' in the order in which they were
-    /// added.
+    /// Returns the recording as a page; `names` are the stations' in order of creation.
     #[must_use]
     pub fn timeline(&self, title: &str, names: Vec<String>) -> String {
         self.timeline_since(title, names, Instant::ZERO)
     }
 
-    /// The same of what was sent after a time.
+    /// Returns the recording as a page, with transmissions after `since` only.
     #[must_use]
     pub fn timeline_since(&self, title: &str, names: Vec<String>, since: Instant) -> String {
         let log = self.log();
@@ -381,26 +381,27 @@ impl Radio {
         }
     }
 
-    /// The transmissions so far, when they are recorded.
+    /// Returns the recorded transmissions.
     #[must_use]
     pub fn log(&self) -> &[Transmitted] {
         self.air.log()
     }
 
-    /// The machine of a station as what it is; `None` when it is something else.
+    /// Returns the machine of a station; `None` if its type is not `M`.
     #[must_use]
     pub fn machine<M: Machine>(&self, station: StationId) -> Option<&M> {
         let machine: &dyn Any = self.machines[self.owners[usize::from(station.0)]].as_ref();
         machine.downcast_ref()
     }
 
-    /// The same, to change it before the run.
+    /// Returns the machine of a station, to change it before the run; `None` if its type is not
+    /// `M`.
     pub fn machine_mut<M: Machine>(&mut self, station: StationId) -> Option<&mut M> {
         let machine: &mut dyn Any = self.machines[self.owners[usize::from(station.0)]].as_mut();
         machine.downcast_mut()
     }
 
-    /// Lets a machine do something between two runs; `None` when it is not an `M`.
+    /// Runs `act` on a machine between two runs; `None` if its type is not `M`.
     pub fn with_machine<M: Machine, R>(
         &mut self,
         station: StationId,
@@ -426,7 +427,7 @@ impl Radio {
         act(self.machines[owner].as_mut(), &mut air)
     }
 
-    /// Hands out what happened on the air, until nothing more does at this instant.
+    /// Passes the medium's events to the machines until no event remains at this instant.
     fn pump(&mut self, context: &mut Context<'_>) {
         self.air.handle_timeout(context.now());
         while let Some(event) = self.air.poll_event() {
@@ -525,6 +526,7 @@ impl core::fmt::Debug for Radio {
     }
 }
 
-/// Machines' own tags have their number in the upper half.
+/// Tag of the medium's timer; tags of machines have the machine's index in the upper half. Source:
+/// the largest numbers.
 const AIR_TAG: u32 = u32::MAX;
 const MOTION_TAG: u32 = u32::MAX - 1;

@@ -1,12 +1,12 @@
-//! An access point and a repeater that are joined by two radios, on the machines of
+//! Access point and repeater connected by two radios, with the machines of
 //! [`hawser_radio::striping`].
 //!
 //! Scope: striping, throttling by the repeater's reports, order; a repeater towards clients on the
 //! shared channel or on its wire; the baselines that
-//! [`Discipline`](hawser_radio::striping::access_point::Discipline) names, and packets pinned to
-//! a link by their address; the search for a better own channel, announced in beacons and followed
-//! by the repeater ([`StripingMachine::search`]). Limitations: nobody associates; there are no
-//! beacons without a search; the upward direction uses one link.
+//! [`Discipline`](hawser_radio::striping::access_point::Discipline) names, and packets pinned to a
+//! link by their address; the search for a better own channel, announced in beacons and followed by
+//! the repeater ([`StripingMachine::search`]). Limitations: no association; beacons only for a
+//! search; the direction from the repeater to the access point uses one link.
 //!
 //! ```text
 //!   wire --> striping ))) own channel    ))) repeater --> order --> queue ))) shared channel ))) client
@@ -35,9 +35,9 @@ pub use repeater::{RepeaterConfig, RepeaterMachine, Waiting};
 pub use searching::SearchPlan;
 use searching::{ANNOUNCE_TAG, BEACON, BEACON_TAG, Searching};
 
-/// An access point that stripes what comes from its wire towards a repeater.
+/// Access point that stripes packets from its wire over two links to a repeater.
 ///
-/// Its wire is that of its first station.
+/// The wire belongs to the first station.
 #[derive(Debug)]
 pub struct StripingMachine {
     stations: [StationId; 2],
@@ -51,7 +51,8 @@ pub struct StripingMachine {
 }
 
 impl StripingMachine {
-    /// One with the stations of its own and of the repeater's [`OWN`] and [`SHARED`] links.
+    /// Creates a machine with the stations of its own and of the repeater's [`OWN`] and [`SHARED`]
+    /// links.
     #[must_use]
     pub fn new(stations: [StationId; 2], repeater: [StationId; 2], inner: AccessPoint<Packet>) -> Self {
         Self {
@@ -66,41 +67,41 @@ impl StripingMachine {
         }
     }
 
-    /// Lets it look for a better channel for its own link when that is poor; its repeater has to
-    /// follow.
+    /// Enables the search for a better channel of the own link when that link is poor; the repeater
+    /// must follow.
     pub fn search(&mut self, plan: SearchPlan) {
         self.searching = Some(Searching::new(plan, self.stations[OWN], self.repeater[OWN]));
     }
 
-    /// When its own link moved to which channel.
+    /// Returns the times and channels of the own link's moves.
     #[must_use]
     pub fn moves(&self) -> &[(Instant, u16)] {
         self.searching.as_ref().map_or(&[], Searching::moves)
     }
 
-    /// Sends all that is for an address on one link, as routing by flows does.
+    /// Sends all packets to an address on one link, as flow-level routing does.
     pub fn pin(&mut self, address: Address, link: usize) {
         self.pinned.insert(address, link);
     }
 
-    /// Changes the shares of an access point that takes turns.
+    /// Changes the links' shares of an access point that alternates between its links.
     pub fn set_shares(&mut self, shares: [f64; 2]) {
         self.inner.set_shares(shares);
     }
 
-    /// The machine that stripes.
+    /// Returns the striping machine.
     #[must_use]
     pub fn inner(&self) -> &AccessPoint<Packet> {
         &self.inner
     }
 
-    /// When the repeater's reports lowered the shared link's threshold.
+    /// Returns when the repeater's reports lowered the shared link's threshold.
     #[must_use]
     pub fn reductions(&self) -> &[Instant] {
         &self.reductions
     }
 
-    /// Pinned packets that found a link's queue full.
+    /// Returns the number of pinned packets dropped because a link's queue was full.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
@@ -204,7 +205,8 @@ impl Machine for StripingMachine {
     }
 }
 
-/// A machine's only timer: it may fire early, which costs less than moving it with every packet.
+/// Timer of a machine, which has no other. It may fire early, which costs less than re-arming it
+/// for every packet.
 #[derive(Debug, Default)]
 struct Alarm {
     timer: Option<TimerId>,
@@ -224,7 +226,7 @@ impl Alarm {
     }
 }
 
-/// A report as a packet.
+/// Returns the packet of a feedback report.
 fn feedback_packet(feedback: Feedback, now: Instant) -> Packet {
     let mark = match feedback {
         Feedback::Less => 0,
@@ -260,9 +262,9 @@ fn feedback_of(packet: &Packet) -> Option<Feedback> {
     })
 }
 
-/// A port that hosts do not reach: they count from zero.
+/// Port of feedback. Source: the largest number, since hosts count from zero.
 const FEEDBACK: u16 = u16::MAX;
-/// A UDP datagram with a word of content. Units: IP bytes.
+/// Length of a UDP datagram with four bytes of content (RFC 791, RFC 768). Units: IP bytes.
 const FEEDBACK_LEN: u16 = 32;
-/// The IP option with number and link. Source: Multifacet section 4. Units: bytes.
+/// Length of the IP option with number and link. Source: Multifacet section 4. Units: bytes.
 const OPTION: u32 = 8;

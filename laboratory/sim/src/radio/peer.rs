@@ -1,4 +1,4 @@
-//! A neighbour in ad hoc mode that forwards to its own wire.
+//! Neighbour in ad hoc mode that forwards to its own wire.
 
 use hawser_netem::air::{Frame, StationId};
 
@@ -6,8 +6,8 @@ use super::{AirContext, Finished, Heard, Machine};
 use crate::network::LinkId;
 use crate::packet::Packet;
 
-/// Sends what comes from its wire at once, whether or not the other side listens: an ad hoc peer
-/// keeps nothing.
+/// Sends packets from its wire immediately, even if the receiver is absent: an ad hoc peer does not
+/// buffer for sleeping stations.
 #[derive(Debug)]
 pub struct PeerMachine {
     at: StationId,
@@ -15,13 +15,13 @@ pub struct PeerMachine {
 }
 
 impl PeerMachine {
-    /// A neighbour on the station `at`.
+    /// Creates a neighbour on the station `at`.
     #[must_use]
     pub fn new(at: StationId) -> Self {
         Self { at, lost: 0 }
     }
 
-    /// Packets that found its queue full or were given up.
+    /// Returns the number of packets lost to a full queue or failed transmissions.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost

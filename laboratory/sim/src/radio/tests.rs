@@ -3,9 +3,9 @@ use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{AccessPointConfig, Kind, Signal, StationConfig, StationId};
 use hawser_units::{Duration, Instant};
 
-use super::{ApMachine, ClientMachine, Gate, Look, Radio, wire};
+use super::{ApMachine, ClientMachine, Gate, HopSample, Radio, wire};
 use crate::app::{TcpSink, TcpSource};
-use crate::host::{End, Host, SocketId, Way, join};
+use crate::host::{End, Host, Route, SocketId, join};
 use crate::packet::{Ecn, Packet};
 use crate::tcp::Config;
 use crate::{FlowId, Network, NodeId};
@@ -17,8 +17,8 @@ struct World {
     hosts: Vec<(NodeId, SocketId)>,
 }
 
-/// A download to a client of each access point, all on one channel; each access point sends at one
-/// rate.
+/// Creates a download to a client of each access point, all on one channel; each access point sends
+/// at one rate.
 fn downloads(rates: &[u16], seed: u64, tcp: Config) -> World {
     let mut network = Network::new(seed);
     let mut radio = Radio::new(network.streams().seed("air"));
@@ -57,7 +57,7 @@ fn downloads(rates: &[u16], seed: u64, tcp: Config) -> World {
             End {
                 host: server,
                 application: Box::new(source),
-                ways: &[Way {
+                routes: &[Route {
                     link: backhaul.to_radio,
                     local: far,
                     remote: near,
@@ -66,7 +66,7 @@ fn downloads(rates: &[u16], seed: u64, tcp: Config) -> World {
             End {
                 host: laptop,
                 application: Box::new(sink),
-                ways: &[Way {
+                routes: &[Route {
                     link: bus.to_radio,
                     local: near,
                     remote: far,
@@ -83,7 +83,7 @@ fn downloads(rates: &[u16], seed: u64, tcp: Config) -> World {
     }
 }
 
-/// Mbit/s of each after a second to begin.
+/// Returns the rate of each download after a warm-up of one second. Units: Mbit/s.
 fn rates(world: &mut World, seconds: u64) -> Vec<f64> {
     let (start, end) = (1_000_000_000, (1 + seconds) * 1_000_000_000);
     let (start, end) = (Instant::from_nanos(start), Instant::from_nanos(end));
@@ -133,14 +133,14 @@ fn a_picture_shows_every_transmission() {
     assert!(page.len() > 20 * data);
 }
 
-/// Marks what finds more than 20 frames waiting.
+/// Gate that marks packets that arrive while more than 20 frames wait.
 struct Early {
     marked: u64,
 }
 
 impl Gate for Early {
-    fn handle_packet(&mut self, packet: &mut Packet, look: Look) -> bool {
-        if look.queued > 20 && packet.ecn == Ecn::Capable {
+    fn handle_packet(&mut self, packet: &mut Packet, sample: HopSample) -> bool {
+        if sample.queued > 20 && packet.ecn == Ecn::Capable {
             packet.ecn = Ecn::Marked;
             self.marked += 1;
         }
@@ -222,17 +222,17 @@ fn a_client_of_two_access_points_answers_each_through_its_own_with_one_radio() {
         let start = Instant::from_nanos(100_000_000);
         let [there, here] = [(backhaul, far, near), (bus, near, far)].map(|(wire, local, remote)| {
             let link = wire.to_radio;
-            [Way { link, local, remote }]
+            [Route { link, local, remote }]
         });
         let source = End {
             host: server,
             application: Box::new(TcpSource::new(Config::linux(), None, start)),
-            ways: &there,
+            routes: &there,
         };
         let sink = End {
             host: laptop,
             application: Box::new(TcpSink::new(Config::linux(), None, start)),
-            ways: &here,
+            routes: &here,
         };
         sinks.push(join(&mut network, FlowId(index as u32), source, sink).1);
     }

@@ -1,8 +1,8 @@
-//! A picture of the air: who held which channel, what was lost, how long queues were.
+//! Timeline of the air: use of the channels, losses, and lengths of queues.
 //!
-//! One page without anything from elsewhere: a lane for each station, a bar for each transmission,
-//! a line for each queue, bands for the slots of a shared radio. The wheel zooms at the pointer,
-//! dragging moves. The first thing to look at when a result surprises.
+//! The result is a single page without external resources: a lane for each station, a bar for each
+//! transmission, a line for each queue, and bands for the slots of a shared radio. The mouse wheel
+//! zooms at the pointer, dragging moves the view. It helps to explain an unexpected result.
 
 use std::fmt::Write as _;
 
@@ -11,24 +11,24 @@ use hawser_units::Instant;
 
 use hawser_recording::page::{self, quoted};
 
-/// A slot of a shared radio: whose, what for, from, until.
+/// Slot of a shared radio: station, label, start and end.
 pub type Slot = (StationId, String, Instant, Instant);
 
-/// What is drawn.
+/// Timeline of the air.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
-    /// Above everything.
+    /// Title of the page.
     pub title: String,
-    /// The name of each station, in the order of their numbers.
+    /// Name of each station, in the order of their ids.
     pub stations: Vec<String>,
-    /// The slots of shared radios.
+    /// Slots of shared radios.
     pub slots: Vec<Slot>,
-    /// Queue lengths where they changed.
+    /// Changes of queue lengths.
     pub queues: Vec<(StationId, Instant, usize)>,
 }
 
 impl Timeline {
-    /// The page. Units: microseconds inside.
+    /// Returns the page. Units: microseconds within the page.
     #[must_use]
     pub fn html(&self, log: &[Transmitted]) -> String {
         let mut sent = String::new();

@@ -1,12 +1,12 @@
-//! The air of a scenario: an access point and a station for each network that has one, and
-//! strangers beside them.
+//! 802.11 links of a scenario: an access point and a station for each network with `wifi`, and
+//! stations of others.
 //!
 //! ```text
 //!   server -- down --> access point ~~~ station -- bus --> client        (and back: bus, air, up)
 //! ```
-//! Every station hears every other one of its channel; how well a network's own two read each other
-//! is what the scenario says. Networks with slots have one station of the client together, which
-//! visits their channels in turn.
+//! All stations of a channel hear each other; the scenario states the signal between the two
+//! stations of a network. Networks with slots share one station of the client, which visits their
+//! channels in turn.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,43 +23,43 @@ use hawser_wire::airtime::Airtime;
 
 use super::{Hop, RunError};
 use crate::app::{Cbr, DatagramSink};
-use crate::host::{End, Host, Way, join};
+use crate::host::{End, Host, Route, join};
 use crate::network::{Network, NodeId};
 use crate::packet::{Address, FlowId};
 use crate::radio::{ClientMachine, JugglerMachine, Marking, Radio, wire, wire_both};
 
-/// The radio node of a scenario, with what belongs to whom.
+/// The radio node of a scenario, and the owners of its stations.
 pub(super) struct Air {
     pub(super) node: NodeId,
     stations: Stations,
     heard: Vec<Option<Heard>>,
 }
 
-/// A network's access point as the client hears it.
+/// Access point of a network, as the client receives it.
 #[derive(Clone)]
 pub(super) struct Heard {
     channel: u16,
-    /// With all others of the channel.
+    /// Comparison with the other access points of the channel.
     comparison: Rc<RefCell<AccessPoints>>,
-    place: usize,
+    index: usize,
 }
 
 impl Heard {
-    /// What its packets take of the air; `None` while that is not known.
+    /// Returns the airtime per packet; `None` while unknown.
     pub(super) fn airtime(&self, now: Instant) -> Option<Airtime> {
-        self.comparison.borrow().airtime(self.place, self.channel, now)
+        self.comparison.borrow().airtime(self.index, self.channel, now)
     }
 }
 
 #[derive(Default)]
 struct Stations {
-    /// Of every station, in their order.
+    /// Names of the stations, in order.
     names: Vec<String>,
     /// Access point and client of each network that has them.
     pairs: Vec<Option<(StationId, StationId)>>,
-    /// What a network is to the radio that it shares.
+    /// Network of the shared radio, if any.
     slots: Vec<Option<NetworkId>>,
-    /// The same of each stranger, with the load.
+    /// Stations of each pair of others, with the load.
     strangers: Vec<(StationId, StationId, Rate)>,
 }
 
@@ -103,7 +103,7 @@ impl Air {
         }))
     }
 
-    /// Joins the stations of network `index` to its two ends; `None` when it has none.
+    /// Connects the stations of network `index` to its two ends; `None` if it has none.
     pub(super) fn wire(
         &self,
         index: usize,
@@ -137,7 +137,7 @@ impl Air {
         })
     }
 
-    /// Says that `address` is at a station.
+    /// Assigns `address` to a station.
     pub(super) fn assign(&self, address: Address, station: StationId, network: &mut Network) {
         let radio: &mut Radio = network.node_mut(self.node).expect("it was added as a radio");
         radio.assign(address, station);
@@ -166,27 +166,27 @@ impl Air {
                 laptop,
                 cable(),
             );
-            let way = |link, local, remote| [Way { link, local, remote }];
+            let route = |link, local, remote| [Route { link, local, remote }];
             let source = End {
                 host: server,
                 application: Box::new(Cbr::new(*rate, STRANGE_DATAGRAM, (start, end))),
-                ways: &way(down.to_radio, far, near),
+                routes: &route(down.to_radio, far, near),
             };
             let sink = End {
                 host: laptop,
                 application: Box::new(DatagramSink::default()),
-                ways: &way(up.to_radio, near, far),
+                routes: &route(up.to_radio, near, far),
             };
             join(network, FlowId(FIRST_STRANGER + index as u32), source, sink);
         }
     }
 
-    /// The access point of each network whose air is to be reckoned with.
+    /// Returns the access point of each network whose airtime is considered.
     pub(super) fn heard(&self) -> &[Option<Heard>] {
         &self.heard
     }
 
-    /// Whether a client marks packets.
+    /// Returns whether a client marks packets.
     pub(super) fn marks(scenario: &Scenario) -> bool {
         let wifi = |network: &hawser_netem::scenario::Network| network.wifi.as_ref().map(|wifi| wifi.marks);
         scenario.networks.iter().filter_map(wifi).any(|marks| marks)
@@ -197,7 +197,7 @@ impl Air {
         radio.record();
     }
 
-    /// What was recorded, as a page.
+    /// Returns the recording as a page.
     pub(super) fn timeline(&self, title: &str, network: &Network) -> Option<String> {
         let radio: &Radio = network.node(self.node)?;
         Some(radio.timeline(title, self.stations.names.clone()))
@@ -214,7 +214,7 @@ impl Stations {
     }
 }
 
-/// The networks that share a radio, by their places, and how their slots are made.
+/// Networks that share a radio, by index, and the rule of their slots.
 struct Sharing<'a> {
     networks: Vec<(usize, &'a str, &'a Wifi)>,
     slots: Slots,
@@ -239,8 +239,8 @@ fn with_slots(scenario: &Scenario) -> Result<Option<Sharing<'_>>, RunError> {
     }
 }
 
-/// Adds the access points of networks with slots, and the one radio that visits them; gives the
-/// stations of each.
+/// Adds the access points of networks with slots, and the one radio that visits them; returns the
+/// stations of each network.
 fn share(
     scenario: &Scenario,
     radio: &mut Radio,
@@ -282,8 +282,8 @@ fn share(
     Ok(pairs)
 }
 
-/// Lets the client compare its access points on a channel, where the scenario says so: it marks
-/// what comes from the worse ones, or gives what is to be told.
+/// Makes the client compare its access points on a channel if the scenario requires it: it marks
+/// packets of the worse ones, or reports the airtime.
 fn compare_access_points(
     scenario: &Scenario,
     pairs: &[Option<(StationId, StationId)>],
@@ -309,13 +309,13 @@ fn compare_access_points(
             Rc::new(RefCell::new(AccessPoints::new(Default::default(), seed)))
         });
         let mut gate = Marking::join(comparison, *ap, *client);
-        if wifi.tells && gate.place() == 0 {
+        if wifi.tells && gate.index() == 0 {
             gate = gate.counting_all_but(own.clone());
         }
         let heard = Heard {
             channel: wifi.channel,
             comparison: comparison.clone(),
-            place: gate.place(),
+            index: gate.index(),
         };
         all.push(wifi.tells.then_some(heard));
         let machine: &mut ClientMachine = radio.machine_mut(*client).expect("it was added as a client");
@@ -342,11 +342,13 @@ fn station(wifi: &Wifi) -> StationConfig {
     }
 }
 
-/// The slot of weight one.
+/// Slot of weight one. Source: definition of the unit.
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// Full datagrams. Units: bytes of UDP payload.
+/// Payload of a full datagram (RFC 894, RFC 791, RFC 768). Units: bytes of UDP payload.
 const STRANGE_DATAGRAM: u16 = 1472;
-/// Flows of workloads are numbered from 1.
+/// Number of the first flow of other stations: flows of workloads are numbered from 1. Source: our
+/// choice, above all numbers of workloads.
 const FIRST_STRANGER: u32 = 1 << 16;
-/// Frames in one transmission of 802.11n: what 4 ms hold at the middle rates.
+/// Maximum number of frames in one transmission of 802.11n: 4 ms at the middle rates. Source: our
+/// choice; drivers limit an aggregate to some 4 ms.
 const AGGREGATE: u16 = 16;

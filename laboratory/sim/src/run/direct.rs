@@ -1,39 +1,38 @@
-//! Which network a conversation gets without a hub: whose turn the daemon's own machine says it is,
-//! taken as the kernel does.
+//! Choice of a conversation's network in direct mode: by the daemon's own machine, in turn as in
+//! the kernel.
 //!
-//! Scope: conversations that begin together on networks that stay. Limitations: nobody's connection
-//! begins anew when its network goes, so scenarios where one does are refused. Addresses are
-//! translated at no cost.
+//! Scope: conversations that start together on permanent networks. Limitations: connections do not
+//! restart when their network fails, so scenarios with failures are refused. Address translation
+//! takes no time.
 
 use std::collections::BTreeMap;
 
 use hawser_netem::scenario::{Scenario, Workload};
-use hawser_steer::assignment::{Assignment, Measure, Network, Way, Wish};
+use hawser_steer::assignment::{Assignment, Measure, Network, RuleAction, Wish};
 use hawser_steer::policy::Kind;
 use hawser_steer::policy::conditions::{Conditions, NetworkFacts};
 use hawser_units::{Instant, NetworkId};
 
 use super::RunError;
 
-/// Whose turn it is; counted for TCP, UDP and the rest by themselves.
+/// Networks in turn, counted separately for TCP, UDP and the rest.
 pub(super) struct Turns {
     order: Vec<usize>,
     taken: [usize; 3],
 }
 
 impl Turns {
-    /// With the default of direct mode and networks of which nothing is known, as when it has just
-    /// begun.
+    /// Creates the turns of direct mode's default, with unmeasured networks, as at the start.
     ///
     /// # Errors
-    /// A network of the scenario goes or swallows packets.
+    /// When a network of the scenario goes down or drops all packets.
     pub(super) fn new(scenario: &Scenario) -> Result<Self, RunError> {
         if scenario.events.iter().any(|event| event.change.state.is_some()) {
             return Err(RunError::DirectEvents);
         }
         let default = Wish {
             when: Conditions::default(),
-            way: Way::Spread(Vec::new(), Measure::Capacity),
+            way: RuleAction::Spread(Vec::new(), Measure::Capacity),
             strict: false,
         };
         let network = |index| {
@@ -57,11 +56,14 @@ impl Turns {
         })
     }
 
-    /// The network of the next conversation, by its place in the scenario.
+    /// Returns the network of the next conversation, by index in the scenario.
     pub(super) fn next(&mut self, workload: &Workload) -> usize {
         let taken = &mut self.taken[match workload {
             Workload::Tcp { .. } | Workload::Http { .. } => 0,
-            Workload::Udp { .. } | Workload::Quic { .. } | Workload::Video { .. } => 1,
+            Workload::Udp { .. }
+            | Workload::Quic { .. }
+            | Workload::Video { .. }
+            | Workload::Capture { .. } => 1,
             Workload::Ping { .. } => 2,
         }];
         let turn = self.order[*taken % self.order.len()];

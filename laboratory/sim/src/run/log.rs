@@ -1,6 +1,5 @@
-//! What the paths of a tunnel did over time: the state of the end that sends the scenario's bulk
-//! traffic every [`STEP`], and what the other end holds back. Single packets are in the file of
-//! `--pcap`.
+//! Log of a tunnel's paths over time: the state of the end that sends the scenario's bulk traffic
+//! every [`STEP`], and the buffers of the other end. Single packets are in the file of `--pcap`.
 
 use hawser_proto::egress::Egress;
 use hawser_proto::path::{Path, State};
@@ -8,10 +7,10 @@ use hawser_proto::resequencer;
 use hawser_recording::trace::{self, PathSample, Qlog, Sample, TunnelSample};
 use hawser_units::Duration;
 
-/// How often is looked.
+/// Sampling interval. Source: `BIN` of `laboratory/netem/src/report.rs`.
 pub(super) const STEP: Duration = Duration::from_millis(10);
 
-/// What was seen of a run.
+/// Samples of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     title: String,
@@ -28,11 +27,11 @@ impl Log {
         }
     }
 
-    /// Looks at both ends, so long after the workloads began.
-    pub(super) fn look<B: Copy>(
+    /// Samples both ends, at this time after the start of the workloads.
+    pub(super) fn sample<B: Copy>(
         &mut self,
         egress: &Egress<B>,
-        (held, receiver): (usize, resequencer::Counters),
+        (buffered, receiver): (usize, resequencer::Counters),
         at: Duration,
     ) {
         let path = |path: &Path| {
@@ -54,7 +53,7 @@ impl Log {
             paths: egress.paths().map(path).collect(),
             tunnel: TunnelSample {
                 backlog_bytes: egress.flows().backlog(),
-                held: held as u64,
+                held: buffered as u64,
                 retransmitted: sender.retransmitted,
                 policed: sender.policed,
                 gaps_given_up: receiver.gaps_given_up,
@@ -63,13 +62,13 @@ impl Log {
         });
     }
 
-    /// Samples in order of time.
+    /// Returns the samples in order of time.
     #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.samples
     }
 
-    /// The events as JSON text sequences ([`Qlog`]).
+    /// Returns the events as JSON text sequences ([`Qlog`]).
     #[must_use]
     pub fn qlog(&self) -> String {
         let mut qlog = Qlog::default();
@@ -81,7 +80,7 @@ impl Log {
         Qlog::header(&self.title, "server") + &records
     }
 
-    /// A page with rates, windows, round trips and more over time ([`trace::picture`]).
+    /// Returns a page with rates, windows, round trips and more over time ([`trace::picture`]).
     #[must_use]
     pub fn html(&self) -> String {
         trace::picture(&self.title, &self.networks, STEP.as_secs_f64(), &self.samples)

@@ -1,4 +1,4 @@
-//! Neighbours that give their way out.
+//! Neighbours that share their uplink.
 
 use hawser_netem::scenario::{Links, Member};
 use hawser_netem::{Capacity, LinkConfig, QueueBound};
@@ -9,7 +9,7 @@ use super::Hop;
 use crate::network::{Network, NodeId};
 use crate::router::Router;
 
-/// A member is two links in a row each way, and what it relays at most one between them.
+/// Connects a member: two links in series in each direction, with an optional cap between them.
 pub(super) fn connect(
     network: &mut Network,
     name: &str,
@@ -50,7 +50,7 @@ pub(super) fn connect(
     }
 }
 
-/// What a cap does, of IP packets where links count frames: full packets are alike.
+/// Returns the link of a cap, of IP packets where links count frames: full packets are equal.
 fn relaying_at(cap: Rate) -> LinkConfig {
     LinkConfig {
         capacity: Capacity::Rate(cap.scale(1514.0 / 1500.0)),

@@ -1,16 +1,16 @@
 //! A scenario in virtual time, with the lab's report.
 //!
 //! Topology: one client and one server, joined by the scenario's networks, each a pair of links;
-//! what lies behind the networks takes no time, as in the lab. `single:<network>`, `direct` and
-//! `mptcp` run modelled TCP over them (`direct`: a network for each conversation, see
-//! `run/direct.rs`); `hub` puts both halves of the tunnel in between, the daemon's own machines of
-//! `hawser-proto` (see `run/tunnel.rs`).
+//! routes behind the networks take no time, as in the lab. `single:<network>`, `direct` and `mptcp`
+//! run modelled TCP over them (`direct`: one network per conversation, see `run/direct.rs`); `hub`
+//! inserts both halves of the tunnel, the daemon's own machines of `hawser-proto` (see
+//! `run/tunnel.rs`).
 //!
-//! Scope: every workload and event of a scenario, and networks whose last hop is the air
-//! (`run/air.rs`). Limitations: events of such a network change what lies behind its access point;
-//! processors cost nothing, so rates beyond what a machine carries are reached here and not in the
-//! lab; a network without emulation is a 10 Gbit/s cable of 20 us; members relay without a
-//! registry, so one that leaves is a path that falls silent (`run/member.rs`).
+//! Scope: every workload and event of a scenario, and networks whose last hop is an 802.11 link
+//! (`run/air.rs`). Limitations: events of such a network change the links behind its access point;
+//! processing takes no time, so rates beyond the capacity of a machine are reached here and not in
+//! the lab; a network without emulation is a 10 Gbit/s cable of 20 us; members relay without a
+//! registry, so one that leaves is a path that becomes unresponsive (`run/member.rs`).
 
 mod air;
 mod direct;
@@ -22,9 +22,9 @@ mod tunnel;
 mod workload;
 
 use hawser_netem::air::StationId;
-use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
+use hawser_netem::report::{CpuSeconds, NetworkTraffic, Observed, Report, SAMPLE_MS, Traffic};
 use hawser_netem::scenario::{
-    Beside, Direction, Event, Hop as Part, Links, Network as Described, Scenario, Shares, Tcp, Via,
+    CompetingSystem, Direction, Event, Hop as Part, Links, Network as Described, Scenario, Shares, Tcp, Via,
 };
 use hawser_netem::{Capacity, Change, LinkConfig, Policer, Protocol};
 use hawser_proto::path::control::{Control, UnknownController};
@@ -33,41 +33,41 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 use air::Air;
 pub use log::Log;
 
-use crate::host::{Host, Way};
+use crate::host::{Host, Route};
 use crate::network::{LinkId, Network, NodeId, Tap};
 use crate::packet::{Address, FlowId};
 use crate::tcp;
 use tunnel::{Layering, Tunnel};
 use workload::Running;
 
-/// Why a scenario cannot be run here.
+/// Reason why a scenario cannot be simulated.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RunError {
-    /// There is nothing to measure.
+    /// No workload to measure.
     #[error("the scenario has no workload; write at least one [[workload]]")]
     NoWorkload,
-    /// There is nothing to measure it on.
+    /// No network to measure on.
     #[error("the scenario has no network; write at least one [[network]]")]
     NoNetwork,
-    /// The way is not simulated.
+    /// The system is not simulated.
     #[error("via {0:?} is not simulated yet; use hub, direct, mptcp or single:<network>")]
     Via(String),
-    /// No congestion control of paths has this name.
+    /// No congestion controller of paths has this name.
     #[error("controller: {0}")]
     Controller(#[from] UnknownController),
-    /// The air behind a repeater is not modelled here.
+    /// The hop behind a repeater is not modelled.
     #[error("a client_hop is emulated with real packets only; use hawser-lab lab")]
     ClientHop,
-    /// Interfaces have no MTU of their own here.
+    /// Interfaces have no MTU of their own in the simulator.
     #[error(
         "the MTU of an interface is changed with real packets only; use hawser-lab lab, or `mtu` for the path's"
     )]
     DeviceMtu,
-    /// A connection whose port changes ends, and workloads open no second one here.
+    /// A connection ends when its port changes, and workloads do not open another one here.
     #[error("a nat with change_ports is simulated for via = \"hub\" only; use hawser-lab lab")]
     ChangedPorts,
-    /// Nothing here begins anew.
+    /// Connections do not restart in the simulator.
     #[error(
         "via direct is simulated for networks that stay: take the events that set down, up or blackhole out, or use hawser-lab lab"
     )]
@@ -75,27 +75,27 @@ pub enum RunError {
     /// The network of `single:<network>` is not in the scenario.
     #[error("via single:{0}: the scenario has no such network")]
     Network(String),
-    /// The tunnel stripes videos in one way at a time.
+    /// The tunnel supports one coding of videos at a time.
     #[error(
         "the videos and layered streams of a scenario share one coding where via is hub; write one scenario for each"
     )]
     Codings,
-    /// Multipath TCP carries TCP.
+    /// Multipath TCP transfers TCP only.
     #[error("via mptcp carries tcp and http, not quic")]
     QuicOverMptcp,
-    /// The air knows its stations by the ways of the scenario.
+    /// Stations are known by the scenario's own routes only.
     #[error("a workload with a via of its own needs networks without wifi")]
     BesideOnAir,
-    /// Links of a member have one taker.
+    /// A member's links serve one client only.
     #[error("a workload with a via of its own needs networks without members; use hawser-lab lab")]
     Members,
-    /// A picture of the air is wanted, and there is none.
+    /// A timeline is requested, but the scenario has no 802.11 links.
     #[error("no network of the scenario has wifi = {{ .. }}: there is no air to draw")]
     NoAir,
-    /// The paths of a tunnel are to be followed, and there is none.
+    /// A log of paths is requested, but there is no tunnel.
     #[error("only a tunnel has paths to follow; use via = \"hub\"")]
     NoTunnel,
-    /// The networks of a shared radio do not fit together.
+    /// Networks of a shared radio are inconsistent.
     #[error(
         "networks whose wifi has slots share one radio: give all the same standard and slots, and none marks"
     )]
@@ -103,44 +103,44 @@ pub enum RunError {
     /// The congestion control is not modelled.
     #[error("congestion control {name:?} is not modelled; use {known}")]
     Congestion {
-        /// As in the scenario.
+        /// Name in the scenario.
         name: String,
-        /// What there is.
+        /// Known names.
         known: &'static str,
     },
 }
 
-/// What a run gives beside its report.
+/// Results of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The same as the lab's.
+    /// Report, in the lab's form.
     pub report: Report,
-    /// Packets that came out of links.
+    /// Number of packets that links delivered.
     pub packet_events: u64,
-    /// The network at the end, with its tap.
+    /// The network at the end of the run, with its tap.
     pub network: Network,
-    /// The page that [`Watch::air`] asks for.
+    /// Page requested by [`Watch::air`].
     pub timeline: Option<String>,
-    /// What [`Watch::paths`] asks for.
+    /// Log requested by [`Watch::paths`].
     pub log: Option<Log>,
 }
 
-/// Makes a tap, given the names of all links.
+/// Creates a tap, given the names of all links.
 pub type TapMaker<'a> = &'a mut dyn FnMut(&[String]) -> Box<dyn Tap>;
 
-/// What is to be seen of a run beside its report.
+/// Options for observing a run.
 #[derive(Default)]
 pub struct Watch<'a> {
-    /// Sees every packet.
+    /// Creates a tap that sees every packet.
     pub tap: Option<TapMaker<'a>>,
-    /// Whether the air is recorded and drawn ([`crate::radio::Timeline`]).
+    /// Set to record and draw the 802.11 channels ([`crate::radio::Timeline`]).
     pub air: bool,
-    /// Whether the paths of the tunnel are followed, at the end that sends the bulk traffic.
+    /// Set to log the paths of the tunnel, at the end that sends the bulk traffic.
     pub paths: bool,
 }
 
-/// Runs `scenario` over `via` and shows it to `watch`; `on_progress` hears ten times a second of
-/// virtual time how much has passed.
+/// Runs `scenario` over `via` with the observers of `watch`; `on_progress` receives the elapsed
+/// virtual time ten times per virtual second.
 ///
 /// # Errors
 /// [`RunError`], before anything runs.
@@ -162,7 +162,7 @@ pub fn run(
     if scenario
         .events
         .iter()
-        .any(|event| event.beside.device_mtu.is_some())
+        .any(|event| event.network_change.device_mtu.is_some())
     {
         return Err(RunError::DeviceMtu);
     }
@@ -182,14 +182,14 @@ pub fn run(
     let mut log = world.log(scenario, watch.paths)?;
     world.schedule_events(scenario);
     world.network.run(world.start);
-    let before = world.carried();
+    let before = world.traffic();
     let mut samples = vec![before.clone()];
     let end = world.start + scenario.duration;
     let step = Duration::from_millis(SAMPLE_MS);
     while world.network.now() < end && !workload::is_everything_done(&running, &world) {
         let next = (world.network.now() + step).min(end);
         world.run(next, scenario.bulk_direction(), &mut log);
-        samples.push(world.carried());
+        samples.push(world.traffic());
         on_progress(world.network.now().since(world.start));
     }
     let observed = world.observe(&before, samples, &running);
@@ -208,37 +208,36 @@ struct World {
     network: Network,
     client: NodeId,
     server: NodeId,
-    /// When the workloads begin: a tunnel has joined its paths by then, stations their access
-    /// points.
+    /// Start of the workloads: by then, a tunnel has joined its paths, and stations are associated.
     start: Instant,
     hops: Vec<Hop>,
     air: Option<Air>,
     /// The scenario's own tunnel.
     tunnel: Option<NodeId>,
-    /// The tunnel of a second client, where a workload asks for one.
-    other: Option<(Way, Way)>,
-    /// Whether senders have to hear marks.
+    /// Tunnel of a second client, if a workload uses one.
+    other: Option<(Route, Route)>,
+    /// Set if senders must react to ECN marks.
     marks: bool,
-    /// Lets all TCP ask for ECN.
+    /// Set if all TCP connections negotiate ECN.
     tcp_ecn: bool,
     /// Form in which its tunnel transfers TCP.
     tcp: Tcp,
-    /// How the client sees each way to the server, and the server the same.
-    ways: Vec<(Way, Way)>,
+    /// Routes to the server, from the client's and from the server's side.
+    routes: Vec<(Route, Route)>,
 }
 
-/// One network as links, each pair down and up.
+/// Network as links, each pair down and up.
 #[derive(Clone, Copy)]
 struct Hop {
-    /// Those that the scenario describes.
+    /// Links that the scenario describes.
     carries: [LinkId; 2],
-    /// Those that its ends send on.
+    /// Links on which its ends send.
     sends: [LinkId; 2],
-    /// Those that packets come out of.
+    /// Links from which packets arrive.
     arrives: [LinkId; 2],
-    /// The client's, where it has one.
+    /// Station of the client, if it has one.
     station: Option<StationId>,
-    /// Those between the client and a member.
+    /// Links between the client and a member.
     local: Option<[LinkId; 2]>,
     /// True if its addresses are translated.
     is_translated: bool,
@@ -249,7 +248,7 @@ impl World {
         let mut network = Network::new(scenario.seed);
         let (client, server) = (network.add(Host::default()), network.add(Host::default()));
         let is_tunnelled = *via == Via::Hub;
-        let is_shared = !scenario.beside.is_empty();
+        let is_shared = !scenario.competing.is_empty();
         let ends = if is_tunnelled {
             let tunnel = network.add(new_tunnel(scenario, scenario.seed, is_shared)?);
             (tunnel, tunnel)
@@ -317,7 +316,10 @@ impl World {
                 is_translated: described.nat.is_some(),
             });
         }
-        let has_other = scenario.beside.values().any(|way| *way == Beside::OtherClient);
+        let has_other = scenario
+            .competing
+            .values()
+            .any(|way| *way == CompetingSystem::OtherClient);
         let start = if is_tunnelled || has_other || air.is_some() {
             Instant::ZERO + LEAD
         } else {
@@ -338,17 +340,17 @@ impl World {
             marks: Air::marks(scenario),
             tcp_ecn: scenario.tcp_ecn,
             tcp: scenario.tcp,
-            ways: Vec::new(),
+            routes: Vec::new(),
         };
         match via {
             Via::Hub => {
                 world.add_tunnel(ends.0);
                 world.tunnel = Some(ends.0);
             }
-            Via::Mptcp | Via::Direct => world.add_ways(0..scenario.networks.len()),
+            Via::Mptcp | Via::Direct => world.add_routes(0..scenario.networks.len()),
             Via::Single(name) => {
                 let index = network_named(scenario, name)?;
-                world.add_ways(index..index + 1);
+                world.add_routes(index..index + 1);
             }
             Via::DirectMptcp | Via::Peer | Via::Repeater | Via::Tool(_) => {
                 return Err(RunError::Via(via.label()));
@@ -359,12 +361,12 @@ impl World {
             let tunnel = new_tunnel(scenario, seed, is_shared)?;
             let tunnel = world.network.add(tunnel);
             world.add_tunnel(tunnel);
-            world.other = world.ways.pop();
+            world.other = world.routes.pop();
         }
         Ok(world)
     }
 
-    /// An empty log of the tunnel's paths, if they are to be followed.
+    /// Returns an empty log of the tunnel's paths, if one is requested.
     fn log(&self, scenario: &Scenario, is_wanted: bool) -> Result<Option<Log>, RunError> {
         if is_wanted && self.tunnel.is_none() {
             return Err(RunError::NoTunnel);
@@ -373,7 +375,7 @@ impl World {
         Ok(is_wanted.then(|| Log::new(&scenario.name, names.collect())))
     }
 
-    /// Runs until some time; looks at the tunnel on the way if there is a log.
+    /// Runs until a time, and samples the tunnel if there is a log.
     fn run(&mut self, until: Instant, direction: Direction, log: &mut Option<Log>) {
         while let (Some(log), Some(tunnel)) = (log.as_mut(), self.tunnel)
             && self.network.now() < until
@@ -381,45 +383,45 @@ impl World {
             self.network.run((self.network.now() + log::STEP).min(until));
             let at = self.network.now().since(self.start);
             let tunnel: &Tunnel = self.network.node(tunnel).expect("it was added as a tunnel");
-            tunnel.look(direction, at, log);
+            tunnel.sample(direction, at, log);
         }
         self.network.run(until);
     }
 
-    /// What a workload goes over: the scenario's own ways, or its own.
-    fn ways_of(&mut self, scenario: &Scenario, workload: usize) -> Result<Vec<(Way, Way)>, RunError> {
-        match scenario.beside.get(&workload) {
-            None => Ok(self.ways.clone()),
-            Some(Beside::OtherClient) => Ok(self.other.into_iter().collect()),
-            Some(Beside::Member(_)) => Err(RunError::Members),
-            Some(Beside::Single(name)) => {
+    /// Returns the routes of a workload: the scenario's, or its own.
+    fn routes_of(&mut self, scenario: &Scenario, workload: usize) -> Result<Vec<(Route, Route)>, RunError> {
+        match scenario.competing.get(&workload) {
+            None => Ok(self.routes.clone()),
+            Some(CompetingSystem::OtherClient) => Ok(self.other.into_iter().collect()),
+            Some(CompetingSystem::Member(_)) => Err(RunError::Members),
+            Some(CompetingSystem::Single(name)) => {
                 let index = network_named(scenario, name)?;
-                self.add_ways(index..index + 1);
-                Ok(self.ways.pop().into_iter().collect())
+                self.add_routes(index..index + 1);
+                Ok(self.routes.pop().into_iter().collect())
             }
         }
     }
 
-    fn add_ways(&mut self, networks: std::ops::Range<usize>) {
+    fn add_routes(&mut self, networks: std::ops::Range<usize>) {
         for network in networks {
             let [down, up] = self.hops[network].sends;
-            let near = self.add_way(up, down);
-            self.place(near, network);
+            let near = self.add_route(up, down);
+            self.assign_address(near, network);
         }
     }
 
-    /// Says that an address of the client's end is reached over a network.
-    fn place(&mut self, near: Address, network: usize) {
+    /// Assigns an address of the client's end to a network.
+    fn assign_address(&mut self, near: Address, network: usize) {
         if let (Some(air), Some(station)) = (&self.air, self.hops[network].station) {
             air.assign(near, station, &mut self.network);
         }
     }
 
-    fn add_way(&mut self, up: LinkId, down: LinkId) -> Address {
+    fn add_route(&mut self, up: LinkId, down: LinkId) -> Address {
         let near = self.network.address(self.client);
         let far = self.network.address(self.server);
-        let way = |link, local, remote| Way { link, local, remote };
-        self.ways.push((way(up, near, far), way(down, far, near)));
+        let route = |link, local, remote| Route { link, local, remote };
+        self.routes.push((route(up, near, far), route(down, far, near)));
         near
     }
 
@@ -436,7 +438,7 @@ impl World {
         }
     }
 
-    /// Both hosts reach the tunnel over cables that take no time.
+    /// Connects both hosts to the tunnel by cables without delay.
     fn add_tunnel(&mut self, tunnel: NodeId) {
         let mut cable = |name: &str, from, to| {
             self.network
@@ -450,11 +452,11 @@ impl World {
             cable("server in", self.server, tunnel),
             cable("server out", tunnel, self.server),
         );
-        self.add_way(client_in, server_in);
+        self.add_route(client_in, server_in);
         let mut outer = Vec::new();
         for network in 0..self.hops.len() {
             outer.push(self.network.address(tunnel));
-            self.place(outer[network], network);
+            self.assign_address(outer[network], network);
         }
         let tunnel: &mut Tunnel = self.network.node_mut(tunnel).expect("it was added as a tunnel");
         tunnel.attach(
@@ -481,7 +483,7 @@ impl World {
                 None => &[down, up][..],
             };
             let at = self.start + event.at;
-            if event.beside.flush_nat {
+            if event.network_change.flush_nat {
                 self.network.flush_nat_at(at, up);
             }
             for link in links.iter().filter(|_| event.change != Change::default()) {
@@ -490,18 +492,23 @@ impl World {
         }
     }
 
-    fn carried(&self) -> Vec<Carried> {
+    fn traffic(&self) -> Vec<NetworkTraffic> {
         let traffic = |link| Traffic::from(self.network.counters(link));
-        let carried = |hop: &Hop| Carried {
+        let counters = |hop: &Hop| NetworkTraffic {
             down: traffic(hop.carries[0]),
             up: traffic(hop.carries[1]),
         };
-        self.hops.iter().map(carried).collect()
+        self.hops.iter().map(counters).collect()
     }
 
-    fn observe(&self, before: &[Carried], samples: Vec<Vec<Carried>>, running: &[Running]) -> Observed {
+    fn observe(
+        &self,
+        before: &[NetworkTraffic],
+        samples: Vec<Vec<NetworkTraffic>>,
+        running: &[Running],
+    ) -> Observed {
         let ran = self.network.now().since(self.start);
-        let carried = self.carried();
+        let counters = self.traffic();
         let results: Vec<_> = running
             .iter()
             .map(|running| running.result(self, self.network.now()))
@@ -514,7 +521,7 @@ impl World {
         Observed {
             start: self.start,
             ran,
-            carried: carried
+            traffic: counters
                 .iter()
                 .zip(before)
                 .map(|(after, before)| after.since(*before))
@@ -559,7 +566,7 @@ fn new_tunnel(scenario: &Scenario, seed: u64, is_shared: bool) -> Result<Tunnel,
         .with_control(control.transpose()?.unwrap_or_default()))
 }
 
-/// What layers the videos and streams of a scenario have.
+/// Returns the layers of the videos and streams of a scenario.
 fn layering(scenario: &Scenario) -> Result<Option<Layering>, RunError> {
     let mut all = scenario.workloads.iter().filter_map(Layering::of);
     let first = all.next();
@@ -581,7 +588,7 @@ fn cable() -> Links {
     }
 }
 
-/// A policer that no packet conforms to: the smallest frame takes longer than its bucket.
+/// Policer to which no packet conforms: the smallest frame exceeds its bucket.
 const BLOCK: Policer = Policer {
     rate: Rate::from_bps(1),
     burst: Bytes(1),
@@ -589,9 +596,10 @@ const BLOCK: Policer = Policer {
     from: Duration::ZERO,
 };
 
-/// Keeps the second client's random numbers apart from the first one's; seeds of runs are small.
+/// Offset of the second client's seed; seeds of runs are smaller. Source: our choice; an equal seed
+/// would correlate both clients.
 const OTHER_SEED: u64 = 1 << 32;
 
-/// Enough for every path of a tunnel to be proven and probed, and for stations to join their access
-/// points.
+/// Time in which every path of a tunnel is validated and probed, and stations are associated.
+/// Source: our choice; a second for each.
 const LEAD: Duration = Duration::from_secs(3);

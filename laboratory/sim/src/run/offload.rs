@@ -82,8 +82,8 @@ pub(super) fn cut(packet: &Packet, index: u16, full: u32, len: usize) -> Packet 
     }
 }
 
-/// What of a packet may be joined and cut. QUIC's packets are sealed, and handed over one at a time
-/// here.
+/// Returns the part of a packet that may be joined and segmented. QUIC's packets are sealed, and
+/// handed over one at a time here.
 fn segment_of(packet: &Packet) -> Option<&Segment> {
     match &packet.body {
         Body::Tcp(segment) => Some(segment).filter(|segment| packet.size - segment.payload != QUIC_HEADER),
@@ -101,7 +101,8 @@ fn is_neighbour(a: &Packet, b: &Packet) -> bool {
     key(a) == key(b) && a.ecn == b.ecn && tick(a.sent) == tick(b.sent)
 }
 
-/// Of the time stamps in TCP's option. Units: ns.
+/// Resolution of the timestamps in TCP's option. Source: `TCP_TS_HZ` of include/net/tcp.h of Linux,
+/// 1,000. Units: ns.
 const TICK: u64 = 1_000_000;
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! TCP connections that are split at both ends of a tunnel: an end of TCP towards each host, and a
+//! TCP connections that are split at both ends of a tunnel: a TCP end towards each host, and a
 //! stream of the tunnel's own machines between them.
 //!
 //! ```text
 //!   client --TCP-- [ end ] ==stream over all paths== [ end ] --TCP-- server
 //! ```
 //!
-//! Scope: the opening is answered when the far connection stands; the near TCP's window closes when
-//! enough waits for the paths; bytes count as read when the far TCP may send them. Limitations: as
-//! the simulated TCP, one direction of data in each connection; no processor time.
+//! Scope: the opening is answered when the far connection is established; the near TCP's window
+//! closes when enough bytes wait for the paths; bytes count as read when the far TCP may send them.
+//! Limitations: as in the simulated TCP, one direction of data per connection; processing takes no
+//! time.
 
 use hawser_netem::scenario::Direction;
 use hawser_proto::stream::{Notice, Receiving, SendingNotice};
@@ -19,13 +20,13 @@ use crate::app::outgoing;
 use crate::packet::{Address, Body, Ecn, FlowId, Packet, Segment, flag};
 use crate::tcp::{self, Receiver, Sender};
 
-/// Connections that are split.
+/// Split connections.
 #[derive(Default)]
 pub(super) struct Splits {
     connections: Vec<Connection>,
 }
 
-/// Context that an end of the tunnel hands to its connections.
+/// Context that an end of the tunnel passes to its connections.
 pub(super) struct Work<'a, T, S> {
     pub(super) at: usize,
     pub(super) tunnel: &'a mut Tunnel<usize, T, (), S>,
@@ -55,13 +56,13 @@ struct Connection {
     entrance: usize,
     id: Option<StreamId>,
     open: Option<Open>,
-    /// The client's first packet, which is answered when the far connection stands.
+    /// The client's first packet, which is answered when the far connection is established.
     held: Option<Packet>,
-    /// The client's packet with its addresses, by which those of all others are made.
+    /// A packet of the client with its addresses, the template of later packets.
     example: Option<Packet>,
     receiver: Receiver,
     sender: Sender,
-    /// Bytes that entered the stream, those that may leave it, and those that did.
+    /// Bytes that entered the stream, that may leave it, and that left it.
     written: u64,
     readable: u64,
     consumed: u64,
@@ -94,7 +95,7 @@ impl Splits {
         });
     }
 
-    /// Takes in a packet of a host at an end; returns whether it is of a connection that is split.
+    /// Handles a host's packet at an end; returns whether it is part of a split connection.
     pub(super) fn handle_packet(&mut self, at: usize, packet: &Packet, now: Instant) -> bool {
         let mut connections = self.connections.iter_mut();
         let Some(connection) = connections.find(|connection| connection.flow == packet.flow) else {
@@ -106,7 +107,7 @@ impl Splits {
         true
     }
 
-    /// Lets the connections of an end do what they want to; `send` takes packets for its host.
+    /// Processes the connections of an end; `send` receives packets for its host.
     pub(super) fn work<T: Copy, S: Source>(
         &mut self,
         work: &mut Work<'_, T, S>,
@@ -124,7 +125,7 @@ impl Splits {
             .find(|connection| connection.id == Some(id))
     }
 
-    /// Takes in what the tunnel says of streams.
+    /// Handles the tunnel's stream events.
     fn hear<T: Copy, S: Source>(&mut self, work: &mut Work<'_, T, S>) {
         let now = work.now;
         while let Some(notice) = work.streams().poll_notice() {
@@ -158,7 +159,7 @@ impl Splits {
         }
     }
 
-    /// Time at which a connection of an end is to be worked on.
+    /// Returns when a connection of an end must be processed.
     pub(super) fn poll_timeout(&self, at: usize) -> Option<Instant> {
         let due = |connection: &Connection| {
             if at == connection.entrance {
@@ -187,7 +188,7 @@ impl Connection {
         }
     }
 
-    /// The far end makes its connection.
+    /// Opens the connection at the far end.
     fn connect(&mut self, open: Open, now: Instant) {
         self.open = Some(open);
         if self.entrance == HUB {
@@ -197,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// The far connection stands: the client is answered.
+    /// Answers the client, as the far connection is established.
     fn on_connected(&mut self, now: Instant) {
         self.is_answered = true;
         let Some(packet) = self.held.take() else { return };
@@ -221,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// The client's end asks for a connection once its client has.
+    /// Requests a connection at the client's end after its client has.
     fn ask<T: Copy, S: Source>(&mut self, index: usize, work: &mut Work<'_, T, S>) {
         let egress = work.tunnel.sending().egress();
         if work.at == HUB || self.id.is_some() || !egress.takes_streams() {
@@ -243,7 +244,7 @@ impl Connection {
         self.id = Some(id);
     }
 
-    /// The hub's end answers once its connection stands.
+    /// Answers at the hub's end when its connection is established.
     fn answer<T: Copy, S: Source>(&mut self, work: &mut Work<'_, T, S>) {
         let is_open = if self.entrance == HUB {
             self.receiver.is_open()
@@ -260,7 +261,7 @@ impl Connection {
         }
     }
 
-    /// Bytes from the host enter the stream.
+    /// Moves bytes from the host into the stream.
     fn take_in<T: Copy, S: Source>(&mut self, work: &mut Work<'_, T, S>, send: &mut impl FnMut(Packet)) {
         let (Some(id), here) = (self.id, work.here()) else {
             return;
@@ -282,7 +283,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of the stream go to the host.
+    /// Moves bytes of the stream to the host.
     fn hand_out<T: Copy, S: Source>(&mut self, work: &mut Work<'_, T, S>, send: &mut impl FnMut(Packet)) {
         let now = work.now;
         self.sender.handle_timeout(now);
@@ -308,7 +309,7 @@ impl Connection {
         (len > 0 && self.sender.has_room(len)).then(|| self.sender.send(len, sent, now))
     }
 
-    /// A segment for the host at an end.
+    /// Creates a segment for the host at an end.
     fn packet(&self, at: usize, segment: Segment, now: Instant) -> Option<Packet> {
         let example = self.example?;
         let out = outgoing(&self.config, 0, segment);
@@ -341,11 +342,11 @@ fn socket(address: Address, port: u16) -> std::net::SocketAddr {
 ///
 /// Source: the order of `CLOCKS`, `laboratory/sim/src/run/tunnel.rs`.
 pub(super) const HUB: usize = 1;
-/// Port that the first application of a host has in the headers for a flow table.
+/// Port of the first application of a host, in the headers for a flow table.
 ///
-/// Source: any will do; iperf3 listens on this one.
+/// Source: arbitrary; iperf3's port.
 pub(super) const FIRST_PORT: u16 = 5201;
-/// Bytes that a kernel stores of a connection beyond what was acknowledged.
+/// Bytes of a connection that a kernel stores beyond the acknowledged ones.
 ///
 /// Source: Linux sets `SO_SNDBUF` to twice the window, and begins with 87 KB (`tcp_wmem`).
 const SOCKET_BUFFER: u64 = 256 << 10;

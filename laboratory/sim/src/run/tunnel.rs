@@ -1,31 +1,30 @@
 //! Both halves of a tunnel as one node: the daemon's own egress and ingress of each end, joined as
-//! its data plane joins them.
+//! in its data plane.
 //!
-//! Scope: real headers, reports, probes and parity, whose sizes count; clocks of the two ends that
-//! disagree; segmentation offload of the device ([`super::offload`]); ECN of outer packets
-//! (RFC 6040). Limitations: nothing is encrypted, datagrams leave at once, the control channel is
-//! silent.
+//! Scope: real headers, reports, probes and parity, whose sizes count; different clocks at the two
+//! ends; segmentation offload of the device ([`super::offload`]); ECN of outer packets (RFC 6040).
+//! Limitations: no encryption, datagrams leave at once, no traffic of the control channel.
 //!
 //! ```text
 //!   client --in--> [ egress ] ==(network: up)==> [ ingress ] --out--> server
 //!   client <-out-- [ ingress ] <=(network: down)== [ egress ] <--in-- server
 //! ```
 
+mod datagrams;
+
 use std::collections::VecDeque;
 
 use hawser_netem::scenario::{Direction, Usage, Workload, layer_code_point};
 use hawser_proto::egress::Egress;
-use hawser_proto::flow::Run;
 use hawser_proto::path;
 use hawser_proto::path::control::Control;
 use hawser_proto::scheduler::default_of;
 use hawser_proto::stream;
-use hawser_proto::tunnel::{self, Arrival, Buffers, Burst, Datagram, Handoff, Items, Opened, Role, Source};
+use hawser_proto::tunnel::{self, Arrival, Buffers, Handoff, Role};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::compression::{Compressed, Form};
-use hawser_wire::data::{Class, FRAMING, Inner, Kind, Outer};
-use hawser_wire::inner::{fill_ipv4_checksum, protocol};
+use hawser_wire::data::{Class, Kind};
 use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
 use hawser_wire::preference::Preference;
@@ -33,46 +32,50 @@ use hawser_wire::preference::Preference;
 use super::Hop;
 use super::air::Heard;
 use super::log::Log;
-use super::offload::{Large, cut};
-use super::split::{FIRST_PORT, HUB, Splits, Work};
+use super::offload::Large;
+use super::split::{HUB, Splits, Work};
 use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Node};
 use crate::packet::{Address, Body, Ecn, FlowId, Packet};
-use crate::tcp::{self, QUIC_HEADER};
+use crate::tcp;
+use datagrams::{
+    Arrived, DatagramSource, Flight, InnerPacket, Numbered, OVERHEAD, Ordered, Slots, Waiting, Written,
+    placeholder, write_headers,
+};
 
-/// Packets kept for retransmission: as many as the daemon keeps for a session
-/// (`system/dataplane/src/sessions.rs`).
-const KEPT_PACKETS: usize = 16_384;
+/// Size of the retransmission buffer in packets. Source: `RETRANSMISSION_BUFFERS` of
+/// `system/dataplane/src/sessions.rs`.
+const RETRANSMISSION_BUFFERS: usize = 16_384;
 
 /// The node: index 0 is the client's end, 1 the hub's.
 pub(super) struct Tunnel {
     seed: u64,
     ends: Vec<End>,
-    /// Links that lead away from each end, by path.
+    /// Links on which each end sends, by path.
     away: [Vec<LinkId>; 2],
-    /// Links that packets from each end come out of, by path.
+    /// Links that deliver packets from each end, by path.
     arrivals: [Vec<LinkId>; 2],
     /// The client's address on each path.
     outer: Vec<Address>,
-    /// True for each path with a translator of addresses.
+    /// Set for each path with an address translator.
     translated: Vec<bool>,
-    /// Of what it carries.
+    /// Layers of its traffic.
     layering: Option<Layering>,
-    /// By class, where the scenario names one.
+    /// Schedulers by class, where the scenario names one.
     schedulers: Vec<(Class, String)>,
     control: Control,
-    /// Whether its networks have other users, so that packets say whom they are for.
+    /// Set if the networks have other users, so that packets need destinations.
     is_shared: bool,
     inner_in: Vec<LinkId>,
     inner_out: Vec<LinkId>,
-    /// By path: the access point whose air is reckoned with.
+    /// Access point of each path whose airtime is considered.
     heard: Vec<Option<Heard>>,
-    /// When the client tells of it next, and what is on its way to the hub.
-    tells_at: Instant,
+    /// Time of the client's next airtime report, and the reports in flight to the hub.
+    reports_at: Instant,
     told: VecDeque<(Instant, PathId, Option<Airtime>)>,
-    /// Datagrams on their way; lost ones are forgotten.
+    /// Datagrams in flight; lost ones expire.
     flying: Numbered<Box<Flight>>,
-    /// Packets whose bytes parity covers, which are all that a receiver rebuilds.
+    /// Packets whose bytes parity covers, the only ones that a receiver may rebuild.
     named: Numbered<Packet>,
     leaving: Vec<Flight>,
     scratch: Vec<u8>,
@@ -83,223 +86,31 @@ pub(super) struct Tunnel {
 }
 
 struct End {
-    tunnel: tunnel::Tunnel<usize, Ordered, (), Way>,
+    tunnel: tunnel::Tunnel<usize, Ordered, (), DatagramSource>,
     clock: Duration,
-    /// What came in at this instant and may still grow.
+    /// Packet of this instant that offload may still extend.
     entering: Option<Large>,
     slots: Slots,
     timer: TimerId,
     armed: Instant,
 }
 
-/// A datagram on its way.
-struct Flight {
-    path: PathId,
-    opened: Opened,
-    /// Its bytes, where its receiver looks at them.
-    body: Vec<u8>,
-    udp_len: usize,
-    /// The ECN bits of its outer packet.
-    ecn: Ecn,
-    packet: Option<Carried>,
-}
-
-impl Flight {
-    fn new(burst: &Burst<'_, usize, ()>, datagram: &Datagram<'_, usize>, slots: &mut Slots) -> Self {
-        let outer = Outer {
-            epoch: 0,
-            index: u32::from(burst.path().0),
-            packet_number: datagram.number,
-        };
-        let packet = datagram.segment().map(|(run, index)| {
-            let large = slots.waiting(run.buffer).large;
-            let mut packet = cut(&large.packet, index, run.cut.packet_len(), run.cut.len_of(index));
-            if run.mark && index == run.next {
-                packet.ecn = Ecn::Marked;
-            }
-            let back = run
-                .context
-                .map_or(0, |context| index.saturating_sub(context) as u8);
-            Carried { packet, back }
-        });
-        let inner = packet.map_or(Ecn::NotCapable, |carried| carried.packet.ecn);
-        Self {
-            path: burst.path(),
-            opened: Opened {
-                outer,
-                inner: datagram.inner,
-            },
-            body: Vec::new(),
-            udp_len: datagram.udp_len(),
-            ecn: burst.outer_ecn(inner.into()).into(),
-            packet,
-        }
-    }
-}
-
-/// An inner packet on its way.
-#[derive(Clone, Copy, Debug)]
-struct Carried {
-    packet: Packet,
-    /// How far it is behind its context, when it is compressed.
-    back: u8,
-}
-
-/// One in order, with what its inner header said.
-type Ordered = (Inner, Carried);
-
-/// Origin of datagrams on a path, whose port a translator may change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Way {
-    port: u16,
-}
-
-impl Source for Way {
-    fn overhead(&self) -> u16 {
-        OVERHEAD
-    }
-}
-
-/// Things that are found by their number, and forgotten after [`TIMEOUT`] if nobody takes them.
-struct Numbered<V> {
-    values: VecDeque<(Instant, Option<V>)>,
-    first: u32,
-}
-
-impl<V> Numbered<V> {
-    fn new() -> Self {
-        Self {
-            values: VecDeque::new(),
-            // No bytes that nobody wrote are a number.
-            first: 1,
-        }
-    }
-
-    fn push(&mut self, value: V, now: Instant) -> u32 {
-        let is_over = |(since, value): &(Instant, Option<V>)| value.is_none() || now.since(*since) > TIMEOUT;
-        while self.values.front().is_some_and(is_over) {
-            self.values.pop_front();
-            self.first = self.first.wrapping_add(1);
-        }
-        self.values.push_back((now, Some(value)));
-        self.first.wrapping_add(self.values.len() as u32 - 1)
-    }
-
-    fn slot(&mut self, number: u32) -> Option<&mut Option<V>> {
-        let index = number.wrapping_sub(self.first) as usize;
-        self.values.get_mut(index).map(|(_, value)| value)
-    }
-}
-
-/// Inner packets that wait to be sent, by buffer.
-#[derive(Default)]
-struct Slots {
-    used: Vec<Option<Waiting>>,
-    free: Vec<usize>,
-}
-
-struct Waiting {
-    large: Large,
-    /// Its name in [`Tunnel::named`], once its bytes were asked for.
-    name: Option<u32>,
-}
-
-impl Slots {
-    fn take(&mut self) -> usize {
-        self.free.pop().unwrap_or_else(|| {
-            self.used.push(None);
-            self.used.len() - 1
-        })
-    }
-
-    fn waiting(&mut self, id: usize) -> &mut Waiting {
-        self.used[id]
-            .as_mut()
-            .expect("a buffer is filled while it is sent")
-    }
-
-    fn give_back(&mut self, id: usize) {
-        self.used[id] = None;
-        self.free.push(id);
-    }
-}
-
-/// What the sending half sees of the packets: their headers, zeros, and a name at the end by which
-/// the packet is found again when parity brings its bytes back.
-struct Written<'a> {
-    slots: &'a mut Slots,
-    named: &'a mut Numbered<Packet>,
-    scratch: &'a mut Vec<u8>,
-    now: Instant,
-}
-
-impl Buffers<usize> for Written<'_> {
-    fn packet(&mut self, run: &Run<usize>) -> &[u8] {
-        let waiting = self.slots.waiting(run.buffer);
-        let packet = waiting.large.packet;
-        write_headers(self.scratch, &packet);
-        if packet.size >= LEAST_NAMED {
-            let name = *waiting
-                .name
-                .get_or_insert_with(|| self.named.push(packet, self.now));
-            let tail = self.scratch.last_chunk_mut().expect("long enough to be named");
-            *tail = name.to_be_bytes();
-        }
-        self.scratch
-    }
-
-    fn release(&mut self, id: usize) {
-        self.slots.give_back(id);
-    }
-}
-
-/// What the receiving half sees of a datagram.
-struct Arrived<'a> {
-    body: &'a [u8],
-    named: &'a mut Numbered<Packet>,
-}
-
-impl Items<Ordered> for Arrived<'_> {
-    fn body(&self, _: &Ordered) -> &[u8] {
-        self.body
-    }
-
-    fn store(&mut self, bytes: &[u8], inner: &Inner) -> Option<Ordered> {
-        let name = u32::from_be_bytes(*bytes.last_chunk()?);
-        let mut packet = (*self.named.slot(name)?)?;
-        if usize::from(packet.size) != bytes.len() {
-            return None;
-        }
-        if bytes[1] & 3 == 3 {
-            packet.ecn = Ecn::Marked;
-        }
-        Some((*inner, Carried { packet, back: 0 }))
-    }
-
-    fn join(&mut self, _: &[u8], inner: &Inner, (_, carried): &Ordered) -> Option<Ordered> {
-        // Each piece names the whole packet.
-        Some((*inner, Carried { back: 0, ..*carried }))
-    }
-
-    fn free(&mut self, _: Ordered) {}
-}
-
 impl End {
-    /// Whether the receiver has the headers of a packet, in front of it or in its context.
-    fn has_headers(&mut self, (inner, carried): &Ordered, scratch: &mut Vec<u8>) -> bool {
+    /// Returns whether the receiver has the headers of a packet, in front of it or in its context.
+    fn has_headers(&mut self, (inner, inner_packet): &Ordered, scratch: &mut Vec<u8>) -> bool {
         match inner.form {
             Form::Whole => true,
             Form::Context => {
-                write_headers(scratch, &carried.packet);
+                write_headers(scratch, &inner_packet.packet);
                 self.tunnel.restore(inner, scratch);
                 true
             }
             Form::Compressed => {
                 let compressed = Compressed {
-                    back: carried.back,
+                    back: inner_packet.back,
                     last_flags: 0,
                 };
-                let payload = match carried.packet.body {
+                let payload = match inner_packet.packet.body {
                     Body::Tcp(segment) => usize::from(segment.payload),
                     Body::Datagram(_) | Body::Tunnel(_) => 0,
                 };
@@ -325,7 +136,7 @@ impl Tunnel {
             inner_in: Vec::new(),
             inner_out: Vec::new(),
             heard: Vec::new(),
-            tells_at: Instant::ZERO,
+            reports_at: Instant::ZERO,
             told: VecDeque::new(),
             flying: Numbered::new(),
             named: Numbered::new(),
@@ -336,7 +147,7 @@ impl Tunnel {
         }
     }
 
-    /// Gives paths these settings of the user.
+    /// Sets the user's settings of paths.
     pub(super) fn with_usages(self, usages: Vec<Usage>) -> Self {
         Self { usages, ..self }
     }
@@ -361,18 +172,18 @@ impl Tunnel {
         }
     }
 
-    /// With these schedulers in place of the defaults.
+    /// Replaces the default schedulers.
     pub(super) fn with_schedulers(self, schedulers: Vec<(Class, String)>) -> Self {
         Self { schedulers, ..self }
     }
 
-    /// With this congestion control of its paths.
+    /// Sets the congestion control of its paths.
     pub(super) fn with_control(self, control: Control) -> Self {
         Self { control, ..self }
     }
 
-    /// Tells which links are which: those of each network, with the client's address there, and
-    /// those from and to client and server.
+    /// Sets the links: those of each network, with the client's address there, and those from and
+    /// to client and server.
     pub(super) fn attach(
         &mut self,
         hops: &[Hop],
@@ -380,7 +191,7 @@ impl Tunnel {
         inner_in: [LinkId; 2],
         inner_out: [LinkId; 2],
     ) {
-        // The client's end sends up, which is second in each pair.
+        // The client's end sends up, the second link of each pair.
         self.away = [1, 0].map(|way| hops.iter().map(|hop| hop.sends[way]).collect());
         self.arrivals = [1, 0].map(|way| hops.iter().map(|hop| hop.arrives[way]).collect());
         self.outer = outer;
@@ -389,20 +200,19 @@ impl Tunnel {
         self.inner_out = inner_out.to_vec();
     }
 
-    /// Lets both ends reckon with the air of access points that the client hears, by path.
+    /// Makes both ends consider the airtime of access points that the client receives, by path.
     pub(super) fn attach_air(&mut self, heard: Vec<Option<Heard>>) {
         self.heard = heard;
     }
 
-    /// The client measures what packets take of the air, and tells the hub: the control channel has
-    /// the delay of a path.
-    fn tell_airtimes(&mut self, context: &Context<'_>) {
+    /// Sends the client's airtime measurements to the hub, with the delay of a path.
+    fn report_airtimes(&mut self, context: &Context<'_>) {
         let now = context.now();
         if self.heard.iter().all(Option::is_none) {
             return;
         }
-        if self.tells_at <= now {
-            self.tells_at = now + TELL_EVERY;
+        if self.reports_at <= now {
+            self.reports_at = now + REPORT_INTERVAL;
             for (path, heard) in self.heard.iter().enumerate() {
                 let Some(heard) = heard else { continue };
                 let (path, airtime) = (PathId(path as u16), heard.airtime(now));
@@ -422,8 +232,8 @@ impl Tunnel {
         }
     }
 
-    /// Writes down how the end stands that sends in a direction, so long after the start.
-    pub(super) fn look(&self, direction: Direction, at: Duration, log: &mut Log) {
+    /// Logs the state of the end that sends in a direction, at this time after the start.
+    pub(super) fn sample(&self, direction: Direction, at: Duration, log: &mut Log) {
         let [client, hub] = self.ends.as_slice() else {
             return;
         };
@@ -432,11 +242,12 @@ impl Tunnel {
             Direction::Up => (client, hub),
         };
         let receiver = far.tunnel.receiving().ingress();
-        let seen = (receiver.held(), receiver.resequencer());
-        log.look(near.tunnel.sending().egress(), seen, at);
+        let seen = (receiver.buffered(), receiver.resequencer());
+        log.sample(near.tunnel.sending().egress(), seen, at);
     }
 
-    /// An inner packet enters at an end; what enters with it may be joined to it.
+    /// Handles an inner packet that enters at an end; packets of the same instant may be joined to
+    /// it.
     fn enter(&mut self, at: usize, packet: Packet, context: &mut Context<'_>) {
         let end = &mut self.ends[at];
         if end
@@ -472,18 +283,18 @@ impl Tunnel {
         }
     }
 
-    /// A datagram arrives at an end.
+    /// Handles a datagram that arrives at an end.
     fn arrive(&mut self, at: usize, (number, outer): (u32, &Packet), context: &mut Context<'_>) {
         let Some(mut flight) = self.flying.slot(number).and_then(Option::take) else {
             return;
         };
-        // RFC 6040 section 4.2: no link marks what is not capable.
-        if let (Some(carried), Ecn::Marked) = (&mut flight.packet, outer.ecn) {
-            carried.packet.ecn = outer.ecn;
+        // RFC 6040 section 4.2: a packet that is not ECN-capable is not marked.
+        if let (Some(inner_packet), Ecn::Marked) = (&mut flight.packet, outer.ecn) {
+            inner_packet.packet.ecn = outer.ecn;
         }
         let end = &mut self.ends[at];
         let now = context.now() + end.clock;
-        let nothing = Carried {
+        let nothing = InnerPacket {
             packet: placeholder(flight.udp_len, context.now()),
             back: 0,
         };
@@ -491,7 +302,7 @@ impl Tunnel {
             path: flight.path,
             opened: flight.opened,
             udp_len: flight.udp_len,
-            source: Way {
+            source: DatagramSource {
                 port: outer.source_port,
             },
             ecn: outer.ecn.into(),
@@ -505,11 +316,11 @@ impl Tunnel {
         self.service(at, context);
     }
 
-    /// Hands on what an end delivers, lets it send, and sets its timer.
+    /// Delivers an end's output, lets it send, and sets its timer.
     fn service(&mut self, at: usize, context: &mut Context<'_>) {
         let now = context.now() + self.ends[at].clock;
         if self.ends.len() > HUB {
-            self.tell_airtimes(context);
+            self.report_airtimes(context);
         }
         self.ends[at].tunnel.end_batch(now);
         self.deliver(at, context);
@@ -527,14 +338,14 @@ impl Tunnel {
         if due == Instant::FAR_FUTURE {
             return;
         }
-        let due = (due - end.clock).max(context.now() + LEAST_SLEEP);
+        let due = (due - end.clock).max(context.now() + MIN_SLEEP);
         if due < end.armed || end.armed <= context.now() {
             end.armed = due;
             context.arm(end.timer, due);
         }
     }
 
-    /// Lets the split connections of an end do what they want to.
+    /// Processes the split connections of an end.
     fn work_on_splits(&mut self, at: usize, context: &mut Context<'_>) {
         let Some(splits) = &mut self.splits else { return };
         let end = &mut self.ends[at];
@@ -548,7 +359,7 @@ impl Tunnel {
         splits.work(&mut work, |packet| context.send(out, packet));
     }
 
-    /// Hands on what is in order, neighbours joined.
+    /// Delivers packets in order, with neighbours joined.
     fn deliver(&mut self, at: usize, context: &mut Context<'_>) {
         let end = &mut self.ends[at];
         let mut leaving: Option<Large> = None;
@@ -568,7 +379,7 @@ impl Tunnel {
         }
     }
 
-    /// Lets the datagrams of an end leave.
+    /// Sends the datagrams of an end.
     fn transmit(&mut self, at: usize, now: Instant, context: &mut Context<'_>) {
         loop {
             let end = &mut self.ends[at];
@@ -605,11 +416,11 @@ impl Tunnel {
         }
     }
 
-    /// Lets a datagram leave on its path.
+    /// Sends a datagram on its path.
     fn put(&mut self, at: usize, flight: Flight, context: &mut Context<'_>) {
         let path = usize::from(flight.path.0);
         let frame = Packet {
-            // Both ends are this node; on the air the way up has no addresses.
+            // Both ends are this node; on 802.11 links, the way up has no addresses.
             destination: if at == HUB || self.is_shared {
                 self.outer[path]
             } else {
@@ -617,7 +428,7 @@ impl Tunnel {
             },
             flow: flight
                 .packet
-                .map_or_else(Default::default, |carried| carried.packet.flow),
+                .map_or_else(Default::default, |inner_packet| inner_packet.packet.flow),
             ecn: flight.ecn,
             ..placeholder(flight.udp_len, context.now())
         };
@@ -626,12 +437,12 @@ impl Tunnel {
             body: Body::Tunnel(number),
             ..frame
         };
-        // A hub answers to where the newest datagram came from.
+        // A hub answers to the source of the newest datagram.
         if at == HUB
             && self.translated[path]
-            && let Some(way) = self.ends[HUB].tunnel.receiving().source(PathId(path as u16))
+            && let Some(source) = self.ends[HUB].tunnel.receiving().source(PathId(path as u16))
         {
-            frame.destination_port = way.port;
+            frame.destination_port = source.port;
         }
         context.send(self.away[at][path], frame);
     }
@@ -654,7 +465,7 @@ impl Node for Tunnel {
                     .expect("a scheduler of the list");
             }
             egress.set_control(self.control, now);
-            egress.keep_at_most(KEPT_PACKETS);
+            egress.limit_retransmission_buffers(RETRANSMISSION_BUFFERS);
             if self.splits.is_some() {
                 let ingress = tunnel.receiving_mut().ingress_mut();
                 ingress.take_streams(stream::Config::default(), stream::Reserve::unbounded());
@@ -717,7 +528,7 @@ impl Node for Tunnel {
     }
 }
 
-/// How many layers a tunnel tells apart, and what stripes them unless the scenario says otherwise.
+/// Number of layers that a tunnel distinguishes, and their default scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layering {
     layers: u8,
@@ -725,7 +536,7 @@ pub(super) struct Layering {
 }
 
 impl Layering {
-    /// Of a workload whose packets are of layers.
+    /// Returns the layers of a workload's packets, if any.
     pub(super) fn of(workload: &Workload) -> Option<Self> {
         let scheduler = if let Workload::Video { coding, .. } = workload {
             coding.scheduler()
@@ -736,7 +547,7 @@ impl Layering {
         (layers > 0).then_some(Self { layers, scheduler })
     }
 
-    /// Lets packets be known by their code points, and striped as suits them.
+    /// Sets the code points of the layers, and the scheduler for them.
     fn apply(self, egress: &mut Egress<usize>) {
         let rule = |layer| Rule {
             pattern: Pattern {
@@ -752,68 +563,15 @@ impl Layering {
     }
 }
 
-fn placeholder(udp_len: usize, now: Instant) -> Packet {
-    Packet {
-        source: Default::default(),
-        destination: Default::default(),
-        source_port: TUNNEL_PORT,
-        destination_port: TUNNEL_PORT,
-        flow: Default::default(),
-        size: udp_len as u16 + UDP_AND_IP,
-        ecn: Ecn::NotCapable,
-        sent: now,
-        body: Body::Tunnel(0),
-    }
-}
-
-/// The headers that a flow table looks at, before as many zeros as the packet is long.
-fn write_headers(bytes: &mut Vec<u8>, packet: &Packet) {
-    bytes.clear();
-    bytes.resize(usize::from(packet.size), 0);
-    bytes[0] = 0x45;
-    bytes[1] = match packet.ecn {
-        Ecn::NotCapable => 0,
-        Ecn::Capable => 2,
-        Ecn::Marked => 3,
-    };
-    bytes[2..4].copy_from_slice(&packet.size.to_be_bytes());
-    bytes[12..16].copy_from_slice(&(0x0a00_0000 + packet.source.0).to_be_bytes());
-    bytes[16..20].copy_from_slice(&(0x0a00_0000 + packet.destination.0).to_be_bytes());
-    bytes[20..22].copy_from_slice(&(FIRST_PORT + packet.source_port).to_be_bytes());
-    bytes[22..24].copy_from_slice(&(FIRST_PORT + packet.destination_port).to_be_bytes());
-    bytes[9] = protocol::UDP;
-    if let Body::Datagram(datagram) = packet.body {
-        bytes[1] |= (datagram.mark as u8) << 2;
-        bytes[24..26].copy_from_slice(&(packet.size - 20).to_be_bytes());
-        fill_ipv4_checksum(bytes, 20);
-    }
-    if let Body::Tcp(segment) = packet.body {
-        let header = (packet.size - 20).saturating_sub(segment.payload);
-        if header + 20 == QUIC_HEADER {
-            // Any packet may be a flow's first here, and so opens it.
-            bytes[28..33].copy_from_slice(&[0xc0, 0, 0, 0, 1]);
-            return;
-        }
-        bytes[9] = protocol::TCP;
-        bytes[32] = ((header.clamp(20, 60) / 4) << 4) as u8;
-        bytes[33] = segment.flags;
-    }
-}
-
-/// How often the client tells of the air, and how long that is on its way: a little more than over
-/// most networks.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+/// Interval of the client's airtime reports, and their delay, slightly above that of most networks.
+/// Source: docs/notebook/steering.md, "The optimum".
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 const CONTROL_DELAY: Duration = Duration::from_millis(50);
-/// The clocks of both ends disagree, as real ones do.
+/// Offsets of the clocks of both ends, which differ as real ones do. Source: our choice; any
+/// difference finds code that takes one clock for the other.
 const CLOCKS: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(5 * 3600)];
-const UDP_AND_IP: u16 = 28;
-/// Bytes between an inner packet and its outer IP packet.
-const OVERHEAD: u16 = UDP_AND_IP + FRAMING as u16;
+/// Largest packet on a link (RFC 894).
 const MTU: u16 = 1500;
-const TUNNEL_PORT: u16 = 4430;
-/// A packet that has room for a number behind its headers, IP bytes.
-const LEAST_NAMED: u16 = 32;
-/// Longer than any packet is on its way.
-const TIMEOUT: Duration = Duration::from_secs(20);
-/// The finest timer of the daemon's event loop is coarser.
-const LEAST_SLEEP: Duration = Duration::from_micros(1);
+/// Minimum sleep; the finest timer of the daemon's event loop is coarser. Source: our choice; zero
+/// would repeat a machine that asks for the present time.
+const MIN_SLEEP: Duration = Duration::from_micros(1);

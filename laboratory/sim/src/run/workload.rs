@@ -1,36 +1,39 @@
 //! The workloads of a scenario as applications.
 
+use std::sync::Arc;
+
+use hawser_netem::capture::Replay;
 use hawser_netem::report::{BIN, Finding, GAP_WORTH_KEEPING, Gap, RoundTrips, settling_time};
-use hawser_netem::scenario::{Beside, Direction, Scenario, Via, Workload};
+use hawser_netem::scenario::{CompetingSystem, Direction, Scenario, Via, Workload};
 use hawser_netem::video::Video;
 use hawser_units::Instant;
 
 use super::direct::Turns;
 use super::{RunError, World};
 use crate::app::{Cbr, DatagramSink, Echo, Meter, Pinger, TcpSink, TcpSource};
-use crate::host::{Application, End, Host, SocketId, Way, join};
+use crate::host::{Application, End, Host, Route, SocketId, join};
 use crate::mptcp::{self, Coupling, MptcpSink, MptcpSource};
 use crate::network::NodeId;
 use crate::packet::FlowId;
 use crate::tcp::{self, Congestion, Opening};
 
-/// One workload with its connections.
+/// Workload with its connections.
 pub(super) struct Running {
     workload: Workload,
     is_multipath: bool,
     is_tunnelled: bool,
-    /// Of the conversation that is opened.
-    ways: Vec<(Way, Way)>,
+    /// Routes of the conversation that is opened.
+    routes: Vec<(Route, Route)>,
     /// Source and sink of each conversation.
-    conversations: Vec<(Place, Place)>,
+    conversations: Vec<(Endpoint, Endpoint)>,
     end: Instant,
-    /// Datagrams sent before are asked for at the end.
+    /// End of the datagrams that count.
     settled: Instant,
 }
 
-type Place = (NodeId, SocketId);
+type Endpoint = (NodeId, SocketId);
 
-/// What a workload found.
+/// Findings of a workload.
 pub(super) struct Result {
     pub(super) bins: Vec<u64>,
     pub(super) gaps: Vec<Gap>,
@@ -50,29 +53,31 @@ pub(super) fn start(
     let mut running = Vec::new();
     let mut turns = (*via == Via::Direct).then(|| Turns::new(scenario)).transpose()?;
     for (index, workload) in scenario.workloads.iter().enumerate() {
-        let beside = scenario.beside.get(&index);
+        let competing = scenario.competing.get(&index);
         let mut started = Running {
             workload: workload.clone(),
-            is_multipath: *via == Via::Mptcp && beside.is_none(),
-            is_tunnelled: match beside {
-                Some(other) => *other == Beside::OtherClient,
+            is_multipath: *via == Via::Mptcp && competing.is_none(),
+            is_tunnelled: match competing {
+                Some(other) => *other == CompetingSystem::OtherClient,
                 None => *via == Via::Hub,
             },
-            ways: world.ways_of(scenario, index)?,
+            routes: world.routes_of(scenario, index)?,
             conversations: Vec::new(),
             end,
             settled: end - settling_time(scenario.duration),
         };
         let count = match workload {
             Workload::Tcp { streams, .. } | Workload::Quic { streams, .. } => *streams,
-            Workload::Udp { .. } | Workload::Ping { .. } | Workload::Http { .. } | Workload::Video { .. } => {
-                1
-            }
+            Workload::Udp { .. }
+            | Workload::Ping { .. }
+            | Workload::Http { .. }
+            | Workload::Video { .. }
+            | Workload::Capture { .. } => 1,
         };
         for _ in 0..count {
             flow += 1;
-            if let Some(turns) = turns.as_mut().filter(|_| beside.is_none()) {
-                started.ways = vec![world.ways[turns.next(workload)]];
+            if let Some(turns) = turns.as_mut().filter(|_| competing.is_none()) {
+                started.routes = vec![world.routes[turns.next(workload)]];
             }
             started.open(world, FlowId(flow))?;
         }
@@ -81,7 +86,7 @@ pub(super) fn start(
     Ok(running)
 }
 
-/// Downloads of a fixed size end a run early, once all of them are there.
+/// Returns whether all downloads of a fixed size are complete, which ends a run early.
 pub(super) fn is_everything_done(running: &[Running], world: &World) -> bool {
     let mut finite = running
         .iter()
@@ -135,6 +140,11 @@ impl Running {
                 let sink = DatagramSink::keeping_arrivals();
                 self.join(world, flow, *direction, (Box::new(source), Box::new(sink)));
             }
+            Workload::Capture { direction, track } => {
+                let source = Replay::new(Arc::clone(track), (start, self.end));
+                let sink = DatagramSink::keeping_arrivals();
+                self.join(world, flow, *direction, (Box::new(source), Box::new(sink)));
+            }
             Workload::Ping { interval } => {
                 let source = Pinger::new(*interval, (start, self.end));
                 self.join(
@@ -158,9 +168,9 @@ impl Running {
         let opening = opening(direction);
         if self.is_multipath {
             let config = multipath_config(congestion, opening, world.marks || world.tcp_ecn)?;
-            let ways = self.ways.len();
-            let source = MptcpSource::new(config, ways, total, start);
-            let sink = MptcpSink::new(config, ways, total, start);
+            let routes = self.routes.len();
+            let source = MptcpSource::new(config, routes, total, start);
+            let sink = MptcpSink::new(config, routes, total, start);
             self.join(world, flow, direction, (Box::new(source), Box::new(sink)));
         } else {
             let config = tcp::Config {
@@ -187,7 +197,7 @@ impl Running {
         self.join(world, flow, direction, (Box::new(source), Box::new(sink)));
     }
 
-    /// Joins a source and a sink; datagrams use the first way only, as a routing table does.
+    /// Joins a source and a sink; datagrams use the first route only, as with a routing table.
     fn join(
         &mut self,
         world: &mut World,
@@ -199,8 +209,8 @@ impl Running {
             self.workload,
             Workload::Tcp { .. } | Workload::Quic { .. } | Workload::Http { .. }
         );
-        let count = if is_stream { self.ways.len() } else { 1 };
-        let (near, far): (Vec<Way>, Vec<Way>) = self.ways.iter().take(count).copied().unzip();
+        let count = if is_stream { self.routes.len() } else { 1 };
+        let (near, far): (Vec<Route>, Vec<Route>) = self.routes.iter().take(count).copied().unzip();
         let (at_source, at_sink) = match direction {
             Direction::Down => ((world.server, far), (world.client, near)),
             Direction::Up => ((world.client, near), (world.server, far)),
@@ -211,12 +221,12 @@ impl Running {
             End {
                 host: at_source.0,
                 application: source,
-                ways: &at_source.1,
+                routes: &at_source.1,
             },
             End {
                 host: at_sink.0,
                 application: sink,
-                ways: &at_sink.1,
+                routes: &at_sink.1,
             },
         );
         self.conversations.push(((at_source.0, from), (at_sink.0, to)));
@@ -266,10 +276,10 @@ impl Running {
         gaps
     }
 
-    fn meter<'a>(&self, world: &'a World, sink: Place) -> Option<&'a Meter> {
+    fn meter<'a>(&self, world: &'a World, sink: Endpoint) -> Option<&'a Meter> {
         match self.workload {
             Workload::Ping { .. } => None,
-            Workload::Udp { .. } | Workload::Video { .. } => {
+            Workload::Udp { .. } | Workload::Video { .. } | Workload::Capture { .. } => {
                 at::<DatagramSink>(world, sink).map(DatagramSink::meter)
             }
             Workload::Tcp { .. } | Workload::Http { .. } if self.is_multipath => {
@@ -281,8 +291,8 @@ impl Running {
         }
     }
 
-    /// Segments out of order, and sent again.
-    fn counters(&self, world: &World, source: Place, sink: Place) -> (u64, u64) {
+    /// Returns the segments out of order, and those retransmitted.
+    fn counters(&self, world: &World, source: Endpoint, sink: Endpoint) -> (u64, u64) {
         if let (Some(source), Some(sink)) = (at::<TcpSource>(world, source), at::<TcpSink>(world, sink)) {
             let statistics = source.sender().statistics();
             return (sink.receiver().out_of_order(), statistics.retransmitted);
@@ -316,17 +326,17 @@ impl Running {
             },
             Workload::Udp { layers, .. } => {
                 let sent = at::<Cbr>(world, source).map_or(0, |source| source.sent_before(self.settled));
-                let sink = at::<DatagramSink>(world, sink);
-                let arrivals = sink.map_or(&[][..], DatagramSink::arrivals).iter();
-                let delays = sink.map_or(&[][..], DatagramSink::delays).iter();
-                let arrivals = arrivals.zip(delays).map(|((number, _), delay)| (*number, *delay));
-                Finding::of_datagrams(sent, arrivals.collect(), *layers)
+                Finding::of_datagrams(sent, delays(world, sink), *layers)
+            }
+            Workload::Capture { track, .. } => {
+                let sent = at::<Replay>(world, source).map_or(0, |replay| replay.count_before(self.settled));
+                Finding::of_capture(&track.origin, sent, delays(world, sink))
             }
             Workload::Video { .. } => {
                 let arrivals = at::<DatagramSink>(world, sink).map_or(&[][..], DatagramSink::arrivals);
-                let shown =
-                    at::<Video>(world, source).map(|video| video.shown(arrivals, world.network.now()));
-                Finding::of_video(shown.unwrap_or_default())
+                let playback =
+                    at::<Video>(world, source).map(|video| video.playback(arrivals, world.network.now()));
+                Finding::of_video(playback.unwrap_or_default())
             }
             Workload::Ping { .. } => {
                 let pinger = at::<Pinger>(world, source);
@@ -341,7 +351,16 @@ impl Running {
     }
 }
 
-/// The pauses of several connections together, to the resolution of the bins.
+/// Returns number and delay of each arrived datagram, in order of arrival. Units: nanoseconds.
+fn delays(world: &World, sink: Endpoint) -> Vec<(u64, u64)> {
+    let sink = at::<DatagramSink>(world, sink);
+    let arrivals = sink.map_or(&[][..], DatagramSink::arrivals).iter();
+    let delays = sink.map_or(&[][..], DatagramSink::delays).iter();
+    let both = arrivals.zip(delays);
+    both.map(|((number, _), delay)| (*number, *delay)).collect()
+}
+
+/// Returns the common pauses of several connections, to the resolution of the bins.
 fn common_gaps(bins: &[u64], start: Instant) -> Vec<Gap> {
     let mut gaps = Vec::new();
     let mut last: Option<usize> = None;
@@ -365,7 +384,7 @@ fn common_gaps(bins: &[u64], start: Instant) -> Vec<Gap> {
     gaps
 }
 
-fn at<T: Application>(world: &World, (host, socket): Place) -> Option<&T> {
+fn at<T: Application>(world: &World, (host, socket): Endpoint) -> Option<&T> {
     let host: &Host = world.network.node(host)?;
     host.application(socket)
 }
@@ -440,8 +459,11 @@ fn multipath_config(
     })
 }
 
-/// What the lab's server sends before a body. Units: bytes.
+/// Bytes that the laboratory's server sends before a body. Units: bytes. Source: the head of
+/// `workload/http.rs` of `hawser-testbed` has 96 bytes and the digits of the length, rounded up to
+/// tens.
 const HTTP_HEADER: u64 = 110;
 
-/// Payload that fills a packet of 1500 bytes after 68 bytes of tunnel and 52 of its own headers.
+/// Payload that fills a packet of 1500 bytes. Source: 68 bytes of tunnel and 52 of its own headers
+/// are before it.
 const TUNNEL_SEGMENT: u16 = 1500 - 68 - 52;

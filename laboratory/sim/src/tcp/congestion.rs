@@ -1,24 +1,24 @@
-//! The congestion window: how it grows with acknowledgements and shrinks with losses.
+//! Congestion window: growth with acknowledgements, and reduction after losses.
 
 use hawser_units::{Duration, Instant};
 
-/// How the window grows once slow start is over.
+/// Growth of the window after slow start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// By one segment a round trip; half of it is left after a loss. Source: RFC 5681.
+    /// Growth by one segment per round trip; halved after a loss. Source: RFC 5681.
     NewReno,
-    /// By a cubic function of the time since the last loss. Source: RFC 9438, as Linux 6 has it in
-    /// `tcp_cubic.c`: whole segments, at least a twentieth a round trip before the first loss, and
-    /// 0.53 segments a round trip where Reno would be faster, also beyond the window before the
-    /// loss.
+    /// Cubic function of the time since the last loss. Source: RFC 9438 as in Linux 6
+    /// (`tcp_cubic.c`): whole segments, at least a twentieth of the window per round trip before
+    /// the first loss, and 0.53 segments per round trip where Reno would be faster, also beyond the
+    /// window before the loss.
     #[default]
     Cubic,
-    /// By what a coupling of several subflows says ([`crate::mptcp::Coupling`]).
+    /// Controlled by the coupling of several subflows ([`crate::mptcp::Coupling`]).
     Coupled,
 }
 
 impl Congestion {
-    /// The algorithm of this name as Linux writes it; `None` when the model has none.
+    /// Returns the algorithm with this Linux name; `None` if it is not modelled.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         match name {
@@ -36,14 +36,14 @@ pub(crate) struct Window {
     size: f64,
     threshold: f64,
     cubic: Cubic,
-    /// What a coupling says: growth for each acknowledged segment, and the share that a loss
-    /// leaves.
+    /// Output of a coupling: growth per acknowledged segment, and the share that remains after a
+    /// loss.
     coupled: (f64, f64),
-    /// What a loss leaves at least.
+    /// Minimum window after a loss.
     least: f64,
 }
 
-/// What can be taken back when a loss turns out to be none.
+/// State that is restored after a spurious loss.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Saved {
     size: f64,
@@ -52,7 +52,7 @@ pub(crate) struct Saved {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Cubic {
-    /// The window before the last reduction; zero before the first.
+    /// Window before the last reduction; zero before the first.
     max: f64,
     epoch: Option<Epoch>,
 }
@@ -60,17 +60,17 @@ struct Cubic {
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     start: Instant,
-    /// Seconds until the window is `origin` again.
+    /// Time until the window reaches `origin` again. Units: seconds.
     k: f64,
     origin: f64,
-    /// The window of a Reno sender with the same average, RFC 9438 section 4.3, and what was
-    /// acknowledged since it grew.
+    /// Window of a Reno sender with the same average, RFC 9438 section 4.3, and the segments
+    /// acknowledged since its last growth.
     friendly: f64,
     friendly_acked: f64,
-    /// Acknowledged segments that let the window grow by one, and those counted so far.
+    /// Acknowledged segments per growth by one, and those counted so far.
     each: f64,
     acked: f64,
-    /// The window and the time when `each` was last worked out.
+    /// Window and time at which `each` was computed.
     updated: (f64, Instant),
 }
 
@@ -98,8 +98,8 @@ impl Window {
         self.size < self.threshold
     }
 
-    /// Sets what a loss leaves at least.
-    pub(crate) fn leaving_at_least(mut self, least: f64) -> Self {
+    /// Sets the minimum window after a loss.
+    pub(crate) fn with_min_window(mut self, least: f64) -> Self {
         self.least = least;
         self
     }
@@ -108,12 +108,12 @@ impl Window {
         self.coupled = (increase, left_after_loss);
     }
 
-    /// Slow start ends here without a loss.
+    /// Ends slow start without a loss.
     pub(crate) fn leave_slow_start(&mut self) {
         self.threshold = self.size;
     }
 
-    /// Grows by `acked` segments that were acknowledged; `round_trip` is the least one.
+    /// Grows for `acked` acknowledged segments; `round_trip` is the minimum round-trip time.
     pub(crate) fn on_ack(&mut self, mut acked: f64, round_trip: Duration, now: Instant) {
         if self.is_in_slow_start() {
             let step = acked.min(self.threshold - self.size);
@@ -132,7 +132,7 @@ impl Window {
         }
     }
 
-    /// Shrinks once for all losses of a round trip.
+    /// Reduces the window once for all losses of a round trip.
     pub(crate) fn on_loss(&mut self) {
         let left = match self.algorithm {
             Congestion::NewReno => 0.5,
@@ -148,8 +148,7 @@ impl Window {
         self.size = self.threshold;
     }
 
-    /// Begins anew, at half of what was on its way. `is_first` when the timer has not backed off
-    /// yet.
+    /// Restarts at half of the data in flight. `is_first`: the timer has not backed off yet.
     pub(crate) fn on_timeout(&mut self, is_first: bool) {
         if is_first {
             self.on_loss();
@@ -158,8 +157,7 @@ impl Window {
         self.cubic = Cubic::default();
     }
 
-    /// Begins anew after an idle time, with the threshold that was. Source: RFC 2861, as Linux has
-    /// it.
+    /// Restarts after an idle time, with the former threshold. Source: RFC 2861, as in Linux.
     pub(crate) fn on_idle(&mut self, restart: f64) {
         self.threshold = self.threshold.max(self.size * 0.75);
         self.size = self.size.min(restart);
@@ -201,7 +199,7 @@ impl Cubic {
             epoch.updated = (size, now);
             epoch.each = epoch.acks_for_one(size, max == 0.0, round_trip, now);
         }
-        // What was counted while the growth was slower gives one segment and no more.
+        // Segments counted at a slower growth yield at most one segment.
         if epoch.acked >= epoch.each {
             epoch.acked = 0.0;
             size += 1.0;
@@ -228,10 +226,10 @@ impl Epoch {
         }
     }
 
-    /// Acknowledged segments for each by which the window grows.
+    /// Returns the number of acknowledged segments per growth of the window by one.
     fn acks_for_one(&mut self, size: f64, has_lost_nothing: bool, round_trip: Duration, now: Instant) -> f64 {
         let t = (now.since(self.start) + round_trip).as_secs_f64();
-        // Linux reckons the distance to the origin in whole segments, rounded towards it.
+        // Linux computes the distance to the origin in whole segments, rounded towards the origin.
         let target = self.origin + (C * (t - self.k).powi(3)).trunc();
         let mut each = if target > size {
             (size / (target - size)).floor()
@@ -253,20 +251,21 @@ impl Epoch {
     }
 }
 
-/// Multiplicative decrease, RFC 9438 section 4.6.
+/// Multiplicative decrease factor, RFC 9438 section 4.6.
 const BETA: f64 = 0.7;
 /// RFC 9438 section 5.1. Units: segments over seconds cubed.
 const C: f64 = 0.4;
-/// Additive increase with the average of Reno's, RFC 9438 section 4.3.
+/// Additive increase with Reno's average rate, RFC 9438 section 4.3.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// Before the first loss the window grows by one for at most so many acknowledged segments. Source:
-/// Linux `bictcp_update`.
+/// Maximum number of acknowledged segments per growth by one before the first loss. Source: Linux
+/// `bictcp_update`.
 const FIRST_GROWTH: f64 = 20.0;
-/// How long a growth holds while the window stays. Source: Linux `bictcp_update`, `HZ / 32`.
+/// Lifetime of a computed growth at constant window. Source: Linux `bictcp_update`, `HZ / 32`.
 const UPDATE_AFTER: Duration = Duration::from_micros(31_250);
 
-/// Ends slow start before the queue is full: when round trips grow, or when acknowledgements follow
-/// each other closely for half a round trip, which says that the path is full half of the time.
+/// HyStart: ends slow start before the queue is full, when round-trip times grow, or when
+/// acknowledgements follow each other closely for half a round trip, because the path is then full
+/// half of the time.
 ///
 /// Source: Ha and Rhee 2008, as in Linux 6's `tcp_cubic.c`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -278,21 +277,22 @@ pub(crate) struct HyStart {
     last_in_train: Instant,
 }
 
-/// What one acknowledgement shows of the round trips.
+/// Round-trip data of one acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
-    /// Its own sample.
+    /// Round-trip time of this acknowledgement.
     pub(crate) sample: Duration,
-    /// The least of all.
+    /// Minimum round-trip time.
     pub(crate) min: Duration,
-    /// Acknowledged so far.
+    /// Bytes acknowledged so far.
     pub(crate) acked: u64,
-    /// Sent so far.
+    /// Bytes sent so far.
     pub(crate) next: u64,
 }
 
 impl HyStart {
-    /// Whether this acknowledgement says that the path is full, for a window of this many segments.
+    /// Returns whether this acknowledgement shows that the path is full, at a window of this many
+    /// segments.
     pub(crate) fn is_enough(&mut self, round: Round, window: f64, now: Instant) -> bool {
         if round.acked >= self.round_end {
             *self = Self {
@@ -323,12 +323,14 @@ impl HyStart {
     }
 }
 
+/// Number of samples of a round, and window in packets, from which HyStart decides. Source:
+/// `HYSTART_MIN_SAMPLES` and `hystart_low_window` of net/ipv4/tcp_cubic.c of Linux.
 const HYSTART_SAMPLES: u32 = 8;
 const HYSTART_LOW_WINDOW: f64 = 16.0;
-/// Acknowledgements no further apart belong to one train.
+/// Maximum distance between acknowledgements of one train. Source: Linux `hystart_ack_delta_us`.
 const HYSTART_ACK_DELTA: Duration = Duration::from_millis(2);
-/// What offloads may add to a train. Source: Linux `hystart_ack_delay`, its bound, which rates
-/// below 2 Gbit/s reach.
+/// Delay that offloads may add to a train. Source: Linux `hystart_ack_delay`, its bound, which
+/// rates below 2 Gbit/s reach.
 const HYSTART_ACK_DELAY: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! TCPs of other times and places than today's Linux, for experiments on hosts that had them.
+//! TCP of earlier systems and of other simulators, for experiments that used them.
 
 use hawser_units::Duration;
 
 use super::{Config, Congestion, Recovery, RtoBounds};
 
 impl Config {
-    /// A Linux host of 2007 on a path that carries 1500 bytes.
+    /// Linux of 2007, on a path with an MTU of 1500 bytes.
     ///
     /// Source: Linux 2.6.22: CUBIC without HyStart, SACK without RACK, windows that grow by
     /// acknowledgements (`tcp_abc` 0), three initial segments (RFC 3390), three seconds before the
@@ -26,7 +26,7 @@ impl Config {
         }
     }
 
-    /// A Linux host of 2012 on a path that carries 1500 bytes.
+    /// Linux of 2012, on a path with an MTU of 1500 bytes.
     ///
     /// Source: Linux 3.5: CUBIC with HyStart, SACK without RACK, windows that grow by
     /// acknowledgements, ten initial segments, no tail-loss probe (which came with 3.10). Deviates:
@@ -42,8 +42,8 @@ impl Config {
         }
     }
 
-    /// A source of htsim: whole packets of 1500 bytes, every one acknowledged, NewReno, ten initial
-    /// packets and slow start up to a hundred.
+    /// Source of htsim: whole packets of 1500 bytes, each acknowledged, NewReno, ten initial
+    /// packets and slow start up to a hundred packets.
     ///
     /// Source: htsim `tcp.cpp` (`_cwnd`, `_ssthresh`, `_rto`, `inflate_window`). Deviates: headers
     /// are part of the packet, as its queues count.

@@ -1,4 +1,4 @@
-//! TCP without packets' bytes: a sender and a receiver, each a machine that is driven by segments
+//! TCP without payload bytes: a sender and a receiver, each a machine that is driven by segments
 //! and time.
 //!
 //! Scope: opening, slow start, NewReno and CUBIC, five ways to find and retransmit losses (see
@@ -27,107 +27,106 @@ pub use sender::{Sender, Statistics};
 
 pub(crate) use ranges::Ranges;
 
-/// How a sender finds and retransmits losses.
+/// Loss detection and retransmission of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Three duplicate acknowledgements begin slow start. Source: Jacobson 1988.
+    /// Slow start after three duplicate acknowledgements. Source: Jacobson 1988.
     Tahoe,
-    /// Fast recovery that ends with the first new acknowledgement. Source: RFC 2581.
+    /// Fast recovery, until the first new acknowledgement. Source: RFC 2581.
     Reno,
-    /// Fast recovery that lasts until everything is retransmitted. Source: RFC 6582.
+    /// Fast recovery, until everything is retransmitted. Source: RFC 6582.
     NewReno,
-    /// Selective acknowledgements; three segments received later mean a loss. Source: RFC 6675.
+    /// Selective acknowledgements; a loss is detected after three later segments. Source: RFC 6675.
     Sack,
-    /// The same with as many segments, up to 127, as reordering has been seen to need; needless
-    /// reductions are undone. A timeout forgets it.
+    /// Like [`Self::Sack`], but with the observed reordering distance, up to 127 segments, as the
+    /// threshold; spurious reductions are undone. A timeout resets the threshold.
     ///
     /// Source: Linux before RACK, `tcp_update_reordering`, `tcp_enter_loss`; RFC 3522, RFC 2883.
     SackAdaptive,
-    /// Selective acknowledgements and time: a segment is lost when one sent later has arrived and a
-    /// part of a round trip has passed, which grows where reordering is seen; needless reductions
+    /// Selective acknowledgements and time: a segment is lost if a later one was delivered and a
+    /// part of a round trip has passed, which grows with observed reordering; spurious reductions
     /// are undone. Source: RFC 8985, RFC 3522, RFC 2883, as in Linux.
     Rack,
 }
 
 impl Recovery {
-    /// Whether a reduction is taken back when nothing was lost.
+    /// Returns whether spurious reductions are undone.
     pub(crate) const fn undoes(self) -> bool {
         matches!(self, Self::SackAdaptive | Self::Rack)
     }
 
-    /// Whether selective acknowledgements are read.
+    /// Returns whether selective acknowledgements are used.
     #[must_use]
     pub const fn is_selective(self) -> bool {
         matches!(self, Self::Sack | Self::SackAdaptive | Self::Rack)
     }
 }
 
-/// How both ends open a connection.
+/// Opening of a connection by both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Opening {
-    /// It is open from the beginning.
+    /// The connection is open from the start.
     Open,
-    /// The end with the data asks.
+    /// The sender of the data opens the connection.
     #[default]
     BySender,
-    /// The other end asks: a download.
+    /// The receiver of the data opens the connection, as for a download.
     ByReceiver,
 }
 
-/// What a TCP is like, at both ends.
+/// Parameters of TCP at both ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Payload bytes of a full segment.
+    /// Payload of a full segment. Units: bytes.
     pub segment: u16,
-    /// IP and TCP header bytes of every packet.
+    /// Headers of IP and TCP in every packet. Units: bytes.
     pub header: u16,
-    /// Units: segments.
+    /// Initial window. Units: segments.
     pub initial_window: f64,
-    /// Where slow start ends without a loss. Units: segments.
+    /// Threshold at which slow start ends without a loss. Units: segments.
     pub initial_threshold: f64,
-    /// What a loss leaves at least of the window. Units: segments.
+    /// Minimum window after a loss. Units: segments.
     pub least_window: f64,
-    /// How the window grows.
+    /// Growth of the window.
     pub congestion: Congestion,
-    /// Whether slow start ends when round trips grow.
+    /// Set if slow start ends when round-trip times grow.
     pub hystart: bool,
-    /// How losses are found and retransmitted.
+    /// Loss detection and retransmission.
     pub recovery: Recovery,
-    /// Whether windows grow by acknowledged bytes (RFC 3465) instead of by acknowledgements.
+    /// Set if windows grow by acknowledged bytes (RFC 3465) instead of by acknowledgements.
     pub counts_bytes: bool,
-    /// Whether the first two duplicate acknowledgements let a new segment go. Source: RFC 3042.
+    /// Set if the first two duplicate acknowledgements permit a new segment. Source: RFC 3042.
     pub limited_transmit: bool,
-    /// Segments that go together: with room for fewer the sender waits for the next
-    /// acknowledgement, unless it has sent nothing since the last.
+    /// Minimum number of segments in a burst: if the window permits fewer, the sender waits for the
+    /// next acknowledgement, unless it has sent nothing since the last one.
     ///
     /// Source: Linux `tcp_tso_should_defer`, `net.ipv4.tcp_min_tso_segs`.
     pub least_burst: u16,
-    /// Whether silence at the end of what was sent is probed before the retransmission timeout.
-    /// Source: RFC 8985 section 7.
+    /// Set to send a tail-loss probe before the retransmission timeout. Source: RFC 8985 section 7.
     pub tail_probe: bool,
-    /// Whether the window begins anew after an idle timeout.
+    /// Set if the window restarts after an idle timeout.
     pub restarts_after_idle: bool,
     /// Bounds of the retransmission timeout.
     pub rto: RtoBounds,
-    /// How long an acknowledgement may wait for a second segment; `None` when each segment is
+    /// Maximum delay of an acknowledgement, until a second segment arrives; `None`: each segment is
     /// acknowledged.
     pub delayed_ack: Option<Duration>,
-    /// Acknowledgements at the beginning that do not wait.
+    /// Number of initial acknowledgements without delay.
     pub quick_acks: u32,
-    /// Bytes the receiver takes.
+    /// Receive window. Units: bytes.
     pub receive_window: u32,
-    /// Whether packets can be marked instead of dropped.
+    /// Set if the connection uses ECN.
     pub ecn: bool,
-    /// Who opens.
+    /// Opening of the connection.
     pub opening: Opening,
 }
 
-/// IP, UDP, a short header with eight bytes of connection id, a STREAM frame's header and the AEAD
-/// tag.
+/// Headers of a QUIC packet: IP, UDP, a short header with a connection id of eight bytes (RFC 9000
+/// section 17.3.1), a STREAM frame's header (section 19.8) and the AEAD tag. Units: bytes.
 pub const QUIC_HEADER: u16 = 65;
 
 impl Config {
-    /// A current Linux host on a path that carries 1500 bytes.
+    /// Current Linux, on a path with an MTU of 1500 bytes.
     ///
     /// Source: Linux 6 defaults: SACK, RACK, timestamps, CUBIC with HyStart, ten initial segments,
     /// 6 MB of `tcp_rmem` of which about half is window.
@@ -156,8 +155,8 @@ impl Config {
         }
     }
 
-    /// QUIC's transfer of one stream, as far as this machine is like it: the standard's fixed
-    /// threshold of three packets, slow start until a loss, no memory of needless reductions.
+    /// Transfer of one QUIC stream, as far as this machine can model it: the standard's fixed
+    /// packet threshold of three, slow start until a loss, no undo of spurious reductions.
     ///
     /// Source: RFC 9002 sections 6.1.1 and 7.2, RFC 9000 section 13.2 (acknowledgements of every
     /// second packet, after 25 ms at most); packet sizes and windows of quinn 0.11. Deviates: there
@@ -213,7 +212,7 @@ impl Config {
         }
     }
 
-    /// The IP bytes of a packet that carries `payload`.
+    /// Returns the IP bytes of a packet with `payload` bytes.
     #[must_use]
     pub const fn packet_size(&self, payload: u16) -> u16 {
         self.header + payload

@@ -1,15 +1,14 @@
 /// Disjoint, sorted, non-adjacent ranges of sequence numbers.
 ///
-/// What a receiver has beyond its cumulative acknowledgement, and what a sender knows of it. There
-/// are as many ranges as holes: few.
+/// A receiver's data beyond its cumulative acknowledgement, and the sender's knowledge of it. The
+/// number of ranges is that of the holes, which is small.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     ranges: Vec<(u64, u64)>,
 }
 
 impl Ranges {
-    /// Adds `start..end`; calls `on_new` with each part that was not there before. Says whether any
-    /// part was.
+    /// Adds `start..end`; calls `on_new` for each part that was missing. Returns whether any was.
     pub(crate) fn insert(&mut self, start: u64, end: u64, mut on_new: impl FnMut(u64, u64)) -> bool {
         if start >= end {
             return false;
@@ -43,8 +42,8 @@ impl Ranges {
         has_new
     }
 
-    /// Forgets everything below `edge`; gives the edge of the range that begins at or below it, or
-    /// `edge` itself.
+    /// Removes everything below `edge`; returns the edge of the range that starts at or below it,
+    /// or `edge` itself.
     pub(crate) fn advance(&mut self, edge: u64) -> u64 {
         let count = self.ranges.partition_point(|(start, _)| *start <= edge);
         let reached = match count.checked_sub(1) {
@@ -55,7 +54,7 @@ impl Ranges {
         reached
     }
 
-    /// The range that holds `at`.
+    /// Returns the range that contains `at`.
     pub(crate) fn around(&self, at: u64) -> Option<(u64, u64)> {
         let index = self.ranges.partition_point(|(_, end)| *end <= at);
         self.ranges.get(index).copied().filter(|(start, _)| *start <= at)

@@ -1,13 +1,13 @@
-//! The end that takes data.
+//! The receiving end of a connection.
 
 use hawser_units::{Duration, Instant};
 
 use super::{Config, Opening, Ranges};
 use crate::packet::{Ecn, Sack, Segment, flag};
 
-/// Puts segments in order and acknowledges them. Its application reads at once.
+/// Orders segments and acknowledges them. Its application reads at once.
 ///
-/// Cost: O(log holes) a segment.
+/// Cost: O(log holes) per segment.
 #[derive(Clone, Debug)]
 pub struct Receiver {
     config: Config,
@@ -20,7 +20,7 @@ pub struct Receiver {
     window: u32,
     edge: u64,
     beyond: Ranges,
-    /// Where segments arrived lately, the latest first.
+    /// Positions of recent segments, the latest first.
     recent: [u64; 3],
     unacknowledged: u32,
     quick_acks: u32,
@@ -62,15 +62,15 @@ impl Receiver {
         }
     }
 
-    /// Begins to open, where that is the receiver's part.
+    /// Opens the connection, if the receiver does that.
     pub fn open(&mut self, now: Instant) {
         if !self.is_open && self.config.opening == Opening::ByReceiver {
             self.opening_due = Some(now);
         }
     }
 
-    /// Lets `bytes` arrive beyond those that are in order, where the application does not read at
-    /// once. A window that opens by two segments is announced.
+    /// Sets the receive window to `bytes` beyond the data in order, for an application that does
+    /// not read at once. A window that opens by two segments is announced.
     ///
     /// Source: RFC 9293 section 3.8.6.2.2 (the receiver's avoidance of silly windows). Deviates:
     /// what was announced before is taken even where the window has become smaller.
@@ -82,32 +82,31 @@ impl Receiver {
         self.owes_ack |= self.is_open && opened >= 2 * u64::from(self.config.segment);
     }
 
-    /// Whether the other end has answered.
+    /// Returns whether the other end has answered.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Bytes received in order.
+    /// Returns the bytes received in order.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.next
     }
 
-    /// Segments that arrived before an earlier one.
+    /// Returns the number of segments that arrived before an earlier one.
     #[must_use]
     pub fn out_of_order(&self) -> u64 {
         self.out_of_order
     }
 
-    /// Segments that had arrived before.
+    /// Returns the number of segments received more than once.
     #[must_use]
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// A segment arrived that was sent at `sent`; gives the bytes that are in order now and were
-    /// not before.
+    /// Handles a segment sent at `sent`; returns the number of bytes that have become in order.
     pub fn handle_segment(&mut self, segment: &Segment, sent: Instant, ecn: Ecn, now: Instant) -> u64 {
         if segment.has(flag::SYN) {
             self.on_opening();
@@ -136,7 +135,7 @@ impl Receiver {
         self.next = self.beyond.advance(end);
         self.unacknowledged += u32::from(segment.payload.div_ceil(self.config.segment));
         if had_holes || self.config.delayed_ack.is_none() || self.unacknowledged >= 2 || self.quick_acks > 0 {
-            // What fills a hole is acknowledged at once (RFC 5681 section 4.2).
+            // A segment that fills a hole is acknowledged at once (RFC 5681 section 4.2).
             self.quick_acks = self.quick_acks.saturating_sub(1);
             self.owes_ack = true;
         } else if let Some(delay) = self.config.delayed_ack {
@@ -145,7 +144,7 @@ impl Receiver {
         self.next - before
     }
 
-    /// When [`Self::poll_transmit`] may have something although nothing arrives.
+    /// Returns when [`Self::poll_transmit`] may have an output without further segments.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match (self.opening_due, self.ack_due) {
@@ -154,7 +153,7 @@ impl Receiver {
         }
     }
 
-    /// The next acknowledgement.
+    /// Returns the next acknowledgement.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Segment> {
         if std::mem::take(&mut self.owes_synack) {
             return Some(self.answer(flag::SYN | flag::ACK));

@@ -1,20 +1,20 @@
 use hawser_units::{Duration, Instant};
 
-/// How the retransmission timeout follows from round trips.
+/// Derivation of the retransmission timeout from round trips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtoBounds {
-    /// Before the first measurement.
+    /// Timeout before the first measurement.
     pub initial: Duration,
-    /// Never less.
+    /// Minimum timeout.
     pub min: Duration,
-    /// Never more, back-off included.
+    /// Maximum timeout, back-off included.
     pub max: Duration,
-    /// Least value of the variation's share (`4 * RTTVAR`).
+    /// Minimum of the variation term (`4 * RTTVAR`).
     pub variation: Duration,
 }
 
 impl RtoBounds {
-    /// The standard's: at least one second.
+    /// Bounds of the standard: at least one second.
     ///
     /// Source: RFC 6298 section 2.
     pub const STANDARD: Self = Self {
@@ -24,7 +24,7 @@ impl RtoBounds {
         variation: Duration::from_millis(1),
     };
 
-    /// Linux's: the round trip and 200 ms.
+    /// Bounds of Linux: 200 ms in addition to the round trip.
     ///
     /// Source: Linux `net/ipv4/tcp_input.c`, `tcp_rtt_estimator`; `TCP_RTO_MIN`, `TCP_RTO_MAX`.
     pub const LINUX: Self = Self {
@@ -35,7 +35,7 @@ impl RtoBounds {
     };
 }
 
-/// The smoothed round-trip time and the timeout that follows from it.
+/// Smoothed round-trip time and retransmission timeout.
 ///
 /// Source: RFC 6298 section 2.
 #[derive(Clone, Copy, Debug)]

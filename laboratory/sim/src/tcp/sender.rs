@@ -1,4 +1,4 @@
-//! The end that has data.
+//! The sending end of a connection.
 
 use std::collections::VecDeque;
 
@@ -14,27 +14,27 @@ mod opening;
 mod size;
 mod tail;
 
-/// What a sender has done so far.
+/// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Segments with data, repeated ones included.
+    /// Data segments sent, including retransmissions.
     pub segments: u64,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retransmitted: u64,
-    /// Times the window was reduced because of losses.
+    /// Reductions of the window because of losses.
     pub reductions: u64,
-    /// Times it was reduced because of marks.
+    /// Reductions of the window because of ECN marks.
     pub marks: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Reductions that were taken back.
+    /// Reductions that were undone.
     pub undone: u64,
     /// Duplicate acknowledgements.
     pub duplicate_acks: u64,
 }
 
 impl Statistics {
-    /// The sum of both.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -49,13 +49,13 @@ impl Statistics {
     }
 }
 
-/// Sends a stream of bytes, whose content nobody sees.
+/// Sender of a stream of bytes without content.
 ///
-/// Drive it: [`Self::handle_segment`] for what arrives and [`Self::handle_timeout`] when
-/// [`Self::poll_timeout`] is past; then send what [`Self::poll_transmit`] gives (openings and
+/// Drive it with [`Self::handle_segment`] for received segments, and [`Self::handle_timeout`] when
+/// [`Self::poll_timeout`] is past; then send the segments of [`Self::poll_transmit`] (openings and
 /// retransmissions) and, while [`Self::has_room`], new data by [`Self::send`].
 ///
-/// Cost: O(1) a segment, amortised; one record of 32 bytes for each segment on its way.
+/// Cost: O(1) per segment, amortised; one record of 32 bytes per segment in flight.
 #[derive(Clone, Debug)]
 pub struct Sender {
     config: Config,
@@ -67,9 +67,9 @@ pub struct Sender {
     una: u64,
     next: u64,
     right_edge: u64,
-    /// Bytes that are on their way as far as is known.
+    /// Estimated bytes in flight.
     in_flight: u64,
-    /// Bytes to be sent again.
+    /// Bytes to retransmit.
     to_retransmit: u64,
     retransmission_hint: u64,
     sacked: Ranges,
@@ -78,7 +78,7 @@ pub struct Sender {
     hystart: HyStart,
     round_trip: RoundTrip,
     episode: Option<Episode>,
-    /// What was sent when the last episode began.
+    /// Highest byte sent when the last loss episode started.
     recover: u64,
     duplicate_acks: u32,
     timer: Option<Instant>,
@@ -91,7 +91,7 @@ pub struct Sender {
     /// New segments since the last acknowledgement.
     burst: u32,
     last_sent: Instant,
-    /// Bytes acknowledged since the last loss, and between the two before it.
+    /// Bytes acknowledged since the last loss, and between the last two losses.
     between_losses: (u64, u64),
     statistics: Statistics,
 }
@@ -112,7 +112,7 @@ enum Episode {
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     saved: Saved,
-    /// Retransmissions not yet known to have been needless.
+    /// Retransmissions that may still turn out to be spurious.
     retransmissions: u32,
     first_retransmission: Option<Instant>,
 }
@@ -129,7 +129,7 @@ struct Record {
 }
 
 impl Sender {
-    /// A sender that is closed, or open if its configuration says so.
+    /// Creates a sender that is closed, or open if the configuration says so.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -172,10 +172,10 @@ impl Sender {
 
     fn first_window(config: &Config) -> Window {
         Window::new(config.congestion, config.initial_window, config.initial_threshold)
-            .leaving_at_least(config.least_window)
+            .with_min_window(config.least_window)
     }
 
-    /// Begins to open, where that is the sender's part.
+    /// Opens the connection, if the sender does that.
     pub fn open(&mut self, now: Instant) {
         if self.state == State::Closed && self.config.opening == Opening::BySender {
             self.state = State::Opening;
@@ -183,61 +183,62 @@ impl Sender {
         }
     }
 
-    /// Whether data may be sent.
+    /// Returns whether data may be sent.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.state == State::Open
     }
 
-    /// What it has done.
+    /// Returns the counters.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.statistics
     }
 
-    /// The congestion window. Units: segments.
+    /// Returns the congestion window. Units: segments.
     #[must_use]
     pub fn window(&self) -> f64 {
         self.window.size()
     }
 
-    /// Where slow start ends. Units: segments.
+    /// Returns the threshold of slow start. Units: segments.
     #[must_use]
     pub fn threshold(&self) -> f64 {
         self.window.threshold()
     }
 
-    /// The smoothed round-trip time; zero before the first measurement.
+    /// Returns the smoothed round-trip time; zero before the first measurement.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
         self.round_trip.smoothed()
     }
 
-    /// The present retransmission timeout, back-off included.
+    /// Returns the present retransmission timeout, back-off included.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.round_trip.timeout()
     }
 
-    /// Bytes acknowledged.
+    /// Returns the number of acknowledged bytes.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.una
     }
 
-    /// Bytes sent at least once.
+    /// Returns the number of bytes sent at least once.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.next
     }
 
-    /// Bytes on their way as far as is known.
+    /// Returns the estimated bytes in flight.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Bytes acknowledged since the last loss or between the two before it, whichever is more.
+    /// Returns the bytes acknowledged since the last loss, or between the last two losses if that
+    /// is more.
     ///
     /// Source: OLIA's `l_r` (draft-khalili-mptcp-congestion-control-05 section 3).
     #[must_use]
@@ -245,45 +246,44 @@ impl Sender {
         self.between_losses.0.max(self.between_losses.1)
     }
 
-    /// When the next probe or timeout is due while something is on its way.
+    /// Returns when the next probe or timeout is due while data is in flight.
     #[must_use]
     pub fn timer_due(&self) -> Option<Instant> {
         self.tail.due.or(self.timer)
     }
 
-    /// Whether everything sent is acknowledged.
+    /// Returns whether everything sent is acknowledged.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Whether what was on its way at a timeout is not all acknowledged yet.
+    /// Returns whether data that were in flight at a timeout are still unacknowledged.
     #[must_use]
     pub fn is_after_timeout(&self) -> bool {
         self.episode == Some(Episode::AfterTimeout)
     }
 
-    /// Consecutive timeouts without progress.
+    /// Returns the number of consecutive timeouts without progress.
     #[must_use]
     pub fn backoff(&self) -> u32 {
         self.round_trip.backoff()
     }
 
-    /// Sets what a coupling of subflows says: growth for each acknowledged segment, and the share
-    /// of the window that a loss leaves.
+    /// Sets the output of a coupling of subflows: growth per acknowledged segment, and the share of
+    /// the window that remains after a loss.
     pub fn couple(&mut self, increase: f64, left_after_loss: f64) {
         self.window.couple(increase, left_after_loss);
     }
 
-    /// Halves the window, without a loss: the connection's receiver waits for this subflow.
+    /// Halves the window without a loss, because the connection's receiver waits for this subflow.
     ///
     /// Source: Raiciu et al. 2012 section 4.2 (penalising slow subflows).
     pub fn penalise(&mut self) {
         self.window.on_loss();
     }
 
-    /// Begins anew after an outage that is over: everything on its way is lost, the window is the
-    /// first one.
+    /// Restarts after an outage: everything in flight is lost, and the window is the initial one.
     pub fn restart(&mut self, now: Instant) {
         self.window = Self::first_window(&self.config);
         self.hystart = HyStart::default();
@@ -299,7 +299,7 @@ impl Sender {
         }
     }
 
-    /// The parts of the data stream that are sent and not acknowledged, as `(data, len)`.
+    /// Returns the unacknowledged parts of the data stream, as `(data, len)`.
     pub fn outstanding(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.records
             .iter()
@@ -307,12 +307,12 @@ impl Sender {
             .map(|record| (record.data, u64::from(record.len)))
     }
 
-    /// A segment arrived from the other end.
+    /// Handles a segment from the other end.
     pub fn handle_segment(&mut self, segment: &Segment, now: Instant) {
         if self.state != State::Open {
             self.on_opening(segment, now);
         } else if segment.has(flag::SYN) {
-            // Our answer was lost.
+            // The earlier answer was lost.
             self.owes_synack = self.config.opening == Opening::ByReceiver && self.next == 0;
         }
         if self.state == State::Open && segment.has(flag::ACK) && !segment.has(flag::SYN) {
@@ -320,7 +320,7 @@ impl Sender {
         }
     }
 
-    /// Time has passed.
+    /// Handles the passing of time.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.rack_due().is_some_and(|due| due <= now) {
             self.detect_losses(now);
@@ -333,7 +333,8 @@ impl Sender {
         }
     }
 
-    /// When [`Self::handle_timeout`] or [`Self::poll_transmit`] is to be called at the latest.
+    /// Returns the latest time of the next call of [`Self::handle_timeout`] or
+    /// [`Self::poll_transmit`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.opening_due, self.timer, self.rack_due(), self.tail.due]
@@ -342,7 +343,7 @@ impl Sender {
             .min()
     }
 
-    /// The next segment of the opening or of a retransmission.
+    /// Returns the next segment of the opening, or the next retransmission.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Segment> {
         if self.state != State::Open || self.owes_synack {
             return self.poll_opening(now);
@@ -356,7 +357,7 @@ impl Sender {
         self.retransmission(now)
     }
 
-    /// Whether windows and retransmissions let `len` new bytes go.
+    /// Returns whether windows and retransmissions permit `len` new bytes.
     pub fn has_room(&mut self, len: u16) -> bool {
         if self.state != State::Open || self.to_retransmit > 0 {
             return false;
@@ -376,7 +377,7 @@ impl Sender {
         has_room
     }
 
-    /// Makes the next segment of new data: `len` bytes at `data` of the data stream.
+    /// Creates the next segment of new data: `len` bytes at `data` of the data stream.
     pub fn send(&mut self, len: u16, data: u64, now: Instant) -> Segment {
         if self.records.is_empty() {
             let is_idle = self.next > 0 && now.since(self.last_sent) > self.round_trip.timeout();
@@ -423,8 +424,8 @@ impl Sender {
         (self.window.size() as u64).max(1) * u64::from(self.config.segment)
     }
 
-    /// Limited transmit. Selective acknowledgements need none: what they name is no longer in
-    /// flight.
+    /// Returns the bytes that limited transmit permits. With selective acknowledgements there are
+    /// none, since acknowledged segments are no longer in flight.
     fn extra_bytes(&self) -> u64 {
         let is_early = self.config.limited_transmit && self.episode.is_none();
         if is_early && !self.config.recovery.is_selective() {
@@ -469,7 +470,7 @@ impl Sender {
             self.measure(sample);
             self.watch_slow_start(sample, now);
         } else if advanced > 0 && segment.echo > Instant::ZERO {
-            // Where nothing else measures, time stamps do (RFC 7323 section 4; Linux
+            // Without another measurement, the timestamp gives one (RFC 7323 section 4; Linux
             // `tcp_ack_update_rtt`).
             self.measure(now.since(segment.echo));
         }
@@ -527,7 +528,7 @@ impl Sender {
             has_retransmitted |= record.is_repeated;
             self.leave_flight(&record);
             if record.is_repeated && was_sent_before(delivered.echo, record.sent) {
-                // What arrived was sent before the retransmission. Source: Linux
+                // The delivered segment was sent before the retransmission. Source: Linux
                 // `tcp_skb_spurious_retrans`.
                 delivered.bytes += u64::from(record.len);
                 continue;
@@ -535,15 +536,14 @@ impl Sender {
             self.on_delivered(&record, now, delivered);
         }
         if has_retransmitted && self.config.recovery.is_selective() {
-            // What came after the hole and was not named may have waited for its retransmission,
-            // however long that took.
+            // Segments after the hole without selective acknowledgement may have waited for the
+            // retransmission, for any time.
             delivered.round_trip = sampled;
         }
         self.una = ack;
         self.sacked.advance(ack);
         if !self.config.recovery.is_selective() {
-            // Each duplicate acknowledgement stood for a segment that is now among the acknowledged
-            // ones.
+            // Each duplicate acknowledgement stood for a segment that is now acknowledged.
             self.duplicate_acks = if self.episode.is_some() {
                 self.duplicate_acks.saturating_sub(segments.saturating_sub(1))
             } else {
@@ -556,8 +556,8 @@ impl Sender {
         self.arm_tail(now);
     }
 
-    /// Parts a segment at `at`, if that lies within one: who carries several at once may cut them
-    /// elsewhere.
+    /// Splits a segment at `at`, if that lies within it: a sender of several segments at once may
+    /// split them elsewhere.
     ///
     /// Source: Linux `tcp_match_skb_to_sack`, `tcp_trim_head`.
     fn split(&mut self, at: u64) {
@@ -613,7 +613,7 @@ impl Sender {
         self.timer = Some(self.round_trip.deadline(now));
     }
 
-    /// Everything on its way counts as lost and is sent again from the first.
+    /// Marks everything in flight as lost, and retransmits from the first byte.
     fn begin_slow_start(&mut self) {
         self.episode = Some(Episode::AfterTimeout);
         self.recover = self.next;
@@ -645,7 +645,7 @@ impl Sender {
             index += 1;
         }
         let len = u64::from(self.records[index].len);
-        // The first retransmission of an episode goes at once (RFC 6582 section 3.2 step 2, RFC
+        // The first retransmission of an episode is sent at once (RFC 6582 section 3.2 step 2, RFC
         // 6675 section 5 step 4.3).
         let is_first = index == 0 && !self.records[index].is_repeated;
         if !is_first && self.in_flight + len > self.window_bytes() {
@@ -678,17 +678,18 @@ impl Sender {
     }
 }
 
-/// What one acknowledgement says was delivered.
+/// Data that one acknowledgement reports as delivered.
 #[derive(Default)]
 struct Delivered {
-    /// When what it answers was sent, as its time stamp says; zero without one.
+    /// Send time of the acknowledged segment, by its timestamp; zero without one.
     echo: Instant,
     round_trip: Option<Duration>,
-    /// Bytes that no acknowledgement had named before.
+    /// Bytes acknowledged for the first time.
     bytes: u64,
 }
 
-/// Whether what an acknowledgement answers left before `retransmission`; never without time stamps.
+/// Returns whether the segment that an acknowledgement answers was sent before `retransmission`;
+/// never without timestamps.
 fn was_sent_before(echo: Instant, retransmission: Instant) -> bool {
     echo > Instant::ZERO && echo < retransmission
 }

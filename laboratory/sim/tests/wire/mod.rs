@@ -1,9 +1,9 @@
-//! Two hosts and some links between them.
+//! Pair of hosts with links between them.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use hawser_netem::{Capacity, Jitter, LinkConfig, Loss, QueueBound};
 use hawser_sim::app::{TcpSink, TcpSource};
-use hawser_sim::host::{Application, End, Host, SocketId, Way, join};
+use hawser_sim::host::{Application, End, Host, Route, SocketId, join};
 use hawser_sim::tcp::Config;
 use hawser_sim::{FlowId, LinkId, Network, NodeId};
 use hawser_units::{Bytes, Duration, Instant, Rate};
@@ -16,7 +16,7 @@ pub fn at(seconds: f64) -> Instant {
     Instant::ZERO + Duration::from_secs_f64(seconds)
 }
 
-/// A link of some rate and delay.
+/// Returns a link of this rate and delay.
 pub fn link(mbps: f64, delay: Duration) -> LinkConfig {
     LinkConfig {
         capacity: Capacity::Rate(Rate::from_bps((mbps * 1e6) as u64)),
@@ -46,20 +46,20 @@ pub fn queue(config: LinkConfig, bytes: u64) -> LinkConfig {
     }
 }
 
-/// Two hosts, and for each pair of links a way between them.
+/// Two hosts with a path between them for each pair of links.
 pub struct Pair {
     pub network: Network,
     pub server: NodeId,
     pub client: NodeId,
     pub down: Vec<LinkId>,
     pub up: Vec<LinkId>,
-    from_server: Vec<Way>,
-    from_client: Vec<Way>,
+    from_server: Vec<Route>,
+    from_client: Vec<Route>,
     flows: u32,
 }
 
 impl Pair {
-    /// `links` are down and up of each way.
+    /// Creates the hosts; `links` are the downlink and the uplink of each path.
     pub fn new(seed: u64, links: &[(LinkConfig, LinkConfig)]) -> Self {
         let mut network = Network::new(seed);
         let (server, client) = (network.add(Host::default()), network.add(Host::default()));
@@ -79,12 +79,12 @@ impl Pair {
             let up = network.connect(&format!("up{index}"), client, server, up.clone());
             pair.down.push(down);
             pair.up.push(up);
-            pair.from_server.push(Way {
+            pair.from_server.push(Route {
                 link: down,
                 local: far,
                 remote: near,
             });
-            pair.from_client.push(Way {
+            pair.from_client.push(Route {
                 link: up,
                 local: near,
                 remote: far,
@@ -94,7 +94,7 @@ impl Pair {
         pair
     }
 
-    /// Server to client over the first `ways`.
+    /// Connects the server to the client over the first `ways` paths.
     pub fn join(
         &mut self,
         source: impl Application,
@@ -105,33 +105,33 @@ impl Pair {
         let near = End {
             host: self.server,
             application: Box::new(source),
-            ways: &self.from_server[ways.clone()],
+            routes: &self.from_server[ways.clone()],
         };
         let far = End {
             host: self.client,
             application: Box::new(sink),
-            ways: &self.from_client[ways],
+            routes: &self.from_client[ways],
         };
         join(&mut self.network, FlowId(self.flows), near, far)
     }
 
-    /// Server to client with two subflows that both use the first way.
+    /// Connects the server to the client with two subflows that both use the first path.
     pub fn join_doubled(&mut self, source: impl Application, sink: impl Application) -> (SocketId, SocketId) {
         self.flows += 1;
         let near = End {
             host: self.server,
             application: Box::new(source),
-            ways: &[self.from_server[0]; 2],
+            routes: &[self.from_server[0]; 2],
         };
         let far = End {
             host: self.client,
             application: Box::new(sink),
-            ways: &[self.from_client[0]; 2],
+            routes: &[self.from_client[0]; 2],
         };
         join(&mut self.network, FlowId(self.flows), near, far)
     }
 
-    /// A download over the first way.
+    /// Starts a download over the first path.
     pub fn tcp(&mut self, config: Config, total: Option<u64>) -> (SocketId, SocketId) {
         let start = Instant::ZERO;
         self.join(

@@ -1,4 +1,4 @@
-//! One download by an ordinary client, watched from outside.
+//! Download with an ordinary HTTP client, observed from outside.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -16,57 +16,56 @@ use super::{DemoProgress, SAMPLE_MS};
 use crate::arm::Options;
 use crate::daemons::Daemons;
 use crate::recorder::Recorder;
-use crate::sample::Carried;
+use crate::sample::NetworkTraffic;
 use crate::workload::http;
 use crate::world::{SERVER, World};
 
-/// What one download did.
+/// Result of one download.
 #[derive(Clone, Debug)]
 pub struct Download {
-    /// What carried it, for people.
+    /// Title of the system that transferred it.
     pub title: String,
-    /// From the start of the client to the last byte.
+    /// Time from the start of the client to the last byte.
     pub seconds: f64,
     /// Body bytes that reached the client, in bins of 100 ms.
     pub delivered: Vec<u64>,
-    /// For each network, the frame bytes it carried towards the client, in bins of 100 ms.
+    /// Frame bytes of each network towards the client, in bins of 100 ms.
     pub networks: Vec<Vec<u64>>,
-    /// The longest time without a delivered byte after the first.
+    /// Longest time without a delivered byte after the first one.
     pub longest_gap_ms: f64,
-    /// The network that died meanwhile.
+    /// Network that failed during the download.
     pub outage: Option<Outage>,
 }
 
-/// A network that swallowed everything for a while.
+/// A network that was a black hole for some time.
 #[derive(Clone, Copy, Debug)]
 pub struct Outage {
-    /// Which one.
+    /// Index of the network.
     pub network: usize,
-    /// Seconds since the start of the download.
+    /// Start of the failure. Units: seconds since the start of the download.
     pub from: f64,
-    /// Seconds since the start of the download.
+    /// End of the failure. Units: seconds since the start of the download.
     pub to: f64,
-    /// The longest pause of the download that touches the outage or the second after it.
+    /// Longest pause of the download that overlaps the failure or the second after it.
     pub gap_ms: f64,
 }
 
 impl Download {
-    /// Body bits per second over the whole time.
+    /// Returns the mean rate of the body over the whole time. Units: bit/s.
     #[must_use]
     pub fn mean_bps(&self, size: u64) -> f64 {
         size as f64 * 8.0 / self.seconds.max(0.001)
     }
 }
 
-/// What to download, and through what.
+/// Parameters of a download.
 pub(super) struct Job<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) via: &'a Via,
     pub(super) title: &'a str,
     pub(super) size: u64,
     pub(super) networks: &'a [&'static str],
-    /// The network that dies for a while where Hawser carries the download; the scenario's events
-    /// happen there anyway.
+    /// Network that fails during a download over Hawser; the scenario's events happen in addition.
     pub(super) victim: Option<usize>,
 }
 
@@ -106,17 +105,17 @@ pub(super) fn run(
     result
 }
 
-/// A client that runs, and what is seen of it.
+/// A running client and its observations.
 struct Watch<'a> {
     job: &'a Job<'a>,
     world: &'a World,
     client: Client,
     start: Instant,
     recorder: Arc<Recorder>,
-    samples: Vec<Vec<Carried>>,
-    /// The network that fell silent last, and when it did and spoke again.
+    samples: Vec<Vec<NetworkTraffic>>,
+    /// Network that failed last, and the times of its failure and recovery.
     outage: Option<(usize, Instant, Option<Instant>)>,
-    /// How many of the scenario's events have happened.
+    /// Number of the scenario's past events.
     happened: usize,
 }
 
@@ -164,7 +163,7 @@ impl<'a> Watch<'a> {
             self.drive_events(now)?;
             if now >= next_sample {
                 next_sample += Duration::from_millis(SAMPLE_MS);
-                self.samples.push(self.world.carried()?);
+                self.samples.push(self.world.traffic()?);
                 on_progress(self.progress(now, delivered, delivered - before));
                 before = delivered;
                 if let Some(daemons) = &mut daemons {
@@ -173,12 +172,13 @@ impl<'a> Watch<'a> {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        self.samples.push(self.world.carried()?);
+        self.samples.push(self.world.traffic()?);
         let end = self.client.finish().with_context(|| self.job.title.to_owned())?;
         Ok(self.download(end))
     }
 
-    /// Only the download through all networks meets an outage: alone, it would simply stop.
+    /// Starts and ends the failure during the download through the hub. A download over one network
+    /// has no failure: it would stop.
     fn drive_outage(&mut self, delivered: u64, now: Instant) -> anyhow::Result<()> {
         let Some(victim) = self.job.victim.filter(|_| *self.job.via == Via::Hub) else {
             return Ok(());
@@ -196,7 +196,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What the scenario lets happen, and which network falls silent by it.
+    /// Executes the scenario's events, and records the network that fails.
     fn drive_events(&mut self, now: Instant) -> anyhow::Result<()> {
         let events = &self.job.scenario.events;
         while let Some(event) = events
@@ -205,7 +205,7 @@ impl<'a> Watch<'a> {
         {
             self.happened += 1;
             self.world.apply(event)?;
-            // Who is away at first has not left.
+            // A member that is away at the start has not left.
             match event.change.state {
                 Some(State::Blackhole) if !event.at.is_zero() => {
                     self.outage = Some((event.network, now, None));
@@ -234,7 +234,7 @@ impl<'a> Watch<'a> {
             hop: Hop::WayOut,
             direction: None,
             change,
-            beside: NetworkChange::default(),
+            network_change: NetworkChange::default(),
         })
     }
 
@@ -309,7 +309,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// `curl`, writing to a pipe that is counted.
+/// `curl`, which writes to a pipe that is counted.
 struct Client {
     child: Child,
     reader: Option<std::thread::JoinHandle<std::io::Result<(u64, Instant)>>>,
@@ -357,7 +357,7 @@ impl Client {
             .is_none_or(std::thread::JoinHandle::is_finished)
     }
 
-    /// When the last byte came.
+    /// Returns when the last byte arrived.
     fn finish(&mut self) -> anyhow::Result<Instant> {
         let status = self.child.wait()?;
         let counted = self.reader.take().map(|reader| reader.join());
@@ -400,10 +400,14 @@ fn count(mut stdout: ChildStdout, recorder: Arc<Recorder>) -> std::io::Result<(u
     }
 }
 
-/// Longer than any of the downloads should take.
+/// Time limit of a download. Source: our choice, three times what [`SIZE`](super::SIZE) takes over
+/// the slowest network, 50 s.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(150);
+/// Port of the server. Source: RFC 9110 section 4.2.1.
 const PORT: u16 = 80;
-/// The share of the file after which a network dies.
+/// Share of the file after which a network fails. Source: our choice, when the rate no longer
+/// changes, and enough is left for the return.
 pub(super) const OUTAGE_AT: f64 = 0.4;
-/// How long it stays dead.
+/// Duration of the failure. Source: our choice, long enough to be seen, and shorter than TCP gives
+/// up.
 pub(super) const OUTAGE: Duration = Duration::from_secs(3);

@@ -1,9 +1,9 @@
 //! The demonstration of five networks: one upload and a call over four modems and a Starlink-like
-//! path, while paths are killed and revived; then the same over the kernel's MPTCP and over the
-//! best path alone.
+//! path, while paths fail and recover; then the same over the kernel's MPTCP and over the best path
+//! alone.
 //!
-//! Scope: as `crate::run`; the scenario is `five.toml`. The rates of the modems are made by a
-//! seeded random walk, or recordings of the user's.
+//! Scope: as for `crate::run`; the scenario is `five.toml`. The rates of the modems come from a
+//! seeded random walk, or from the user's recordings.
 //!
 //! Source of the Starlink-like path: paths change each 15 s (Tanveer et al., "Making Sense of
 //! Constellations", CoNEXT Companion 2023; Mohan et al., "A Multifaceted Look at Starlink
@@ -23,63 +23,63 @@ use serde::Serialize;
 use super::{DemoProgress, lte};
 use crate::arm::{self, Options, Progress};
 
-/// The networks of the demonstration and what happens to them.
+/// The networks and events of the demonstration.
 #[derive(Clone, Debug)]
 pub struct Five {
-    /// As it was read.
+    /// Parsed scenario.
     pub scenario: Scenario,
-    /// The files that the scenario names, and their texts.
+    /// Files that the scenario names, with their texts.
     pub traces: BTreeMap<String, String>,
-    /// What the networks can carry of the upload in each millisecond. Units: bytes of frames.
+    /// Bytes of the upload that the networks can transfer in each millisecond. Units: frame bytes.
     capacities: Vec<Vec<f64>>,
 }
 
-/// One way to carry upload and call, and what it did in each run.
+/// A system, and its results in each run.
 #[derive(Clone, Debug)]
-pub struct Way {
-    /// What it is, for people.
+pub struct SystemResult {
+    /// Title.
     pub title: String,
     /// Every run, in order.
     pub runs: Vec<Report>,
 }
 
-/// What the demonstration measured.
+/// Results of the demonstration.
 #[derive(Clone, Debug)]
 pub struct FiveResult {
-    /// Hawser, MPTCP, the best path alone.
-    pub ways: Vec<Way>,
-    /// What MPTCP said where its first connection went by the first network, which is dead; `None`
-    /// when it connected.
+    /// Hawser, MPTCP, and the best path alone.
+    pub systems: Vec<SystemResult>,
+    /// Error of MPTCP if its first connection uses the first network, which has failed; `None` if
+    /// it connected.
     pub mptcp_by_the_dead: Option<String>,
 }
 
-/// The figures of one run.
+/// Key figures of one run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Figures {
-    /// Of the upload's payload. Units: bit/s.
+    /// Rate of the upload's payload. Units: bit/s.
     pub upload_bps: f64,
-    /// The upload's payload over what all networks could have carried in frames.
+    /// Payload of the upload over the frame bytes that all networks could have transferred.
     pub share_of_sum: f64,
-    /// The longest time in which the server received nothing of the upload, from its first byte on.
+    /// Longest time without a byte of the upload at the server, from its first byte on.
     pub upload_pause_ms: f64,
-    /// The longest time without a packet of the call, the worse direction.
+    /// Longest time without a packet of the call, in the worse direction.
     pub call_pause_ms: f64,
-    /// How often a direction of the call was without a packet for more than [`HEARD`].
+    /// Number of times that a direction of the call was without a packet for more than [`HEARD`].
     pub call_gaps: usize,
-    /// The share of the call's packets that did not arrive, both directions.
+    /// Share of the call's packets that did not arrive, both directions together.
     pub call_lost: f64,
-    /// One-way delay that 99 of 100 packets of the call did not exceed, the worse direction.
+    /// 99th percentile of the call's one-way delay in the worse direction.
     pub call_delay_p99_ms: f64,
-    /// Processor time of both daemons for a gigabyte of the upload; `None` without daemons.
+    /// Processor time of both daemons per gigabyte of the upload; `None` without daemons.
     pub cpu_seconds_per_gigabyte: Option<f64>,
 }
 
 impl Five {
-    /// Reads the scenario. `recordings` takes the place of the made modems: the texts of `down` and
-    /// `up` of each; the first modems have them.
+    /// Reads the scenario. `recordings`: texts of `down` and `up` that replace the rates of the
+    /// first modems.
     ///
     /// # Errors
-    /// A recording is no trace, or there are more than [`MODEMS`].
+    /// When a recording is not a trace, or there are more than [`MODEMS`].
     pub fn read(recordings: Vec<(String, String)>, settings: &[String]) -> anyhow::Result<Self> {
         ensure!(
             recordings.len() <= MODEMS.len(),
@@ -96,7 +96,7 @@ impl Five {
         }
         let read = &mut |path: &Path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let text = traces.get(name.as_ref()).cloned();
+            let text = traces.get(name.as_ref()).map(|text| text.clone().into_bytes());
             text.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound))
         };
         let scenario = Scenario::parse(TEXT, Path::new("five.toml"), settings, read)?;
@@ -109,7 +109,7 @@ impl Five {
         })
     }
 
-    /// The network that can carry most of the upload.
+    /// Returns the network that can transfer most of the upload.
     #[must_use]
     pub fn best(&self) -> usize {
         let total = |network: &usize| self.capacities[*network].iter().sum::<f64>();
@@ -117,7 +117,8 @@ impl Five {
         all.max_by(|a, b| total(a).total_cmp(&total(b))).unwrap_or(0)
     }
 
-    /// What the networks can carry of the upload together, in bins of `bin`. Units: bit/s.
+    /// Returns the rate that the networks can transfer of the upload together, in bins of `bin`.
+    /// Units: bit/s.
     #[must_use]
     pub fn sum_over_time(&self, bin: Duration) -> Vec<f64> {
         let length = (bin.as_millis() as usize).max(1);
@@ -127,7 +128,7 @@ impl Five {
         bins.map(|bytes| bytes * 8e3 / length as f64).collect()
     }
 
-    /// When a network carries nothing. Units: seconds since the start.
+    /// Returns the periods in which a network transfers nothing. Units: seconds since the start.
     #[must_use]
     pub fn dead(&self, network: usize) -> Vec<(f64, f64)> {
         let mut dead = Vec::new();
@@ -153,12 +154,13 @@ impl Five {
         dead
     }
 
-    /// Runs every way `rounds` times, interleaved.
+    /// Runs every system `rounds` times, interleaved.
     ///
-    /// Must be called on a thread that lives as long as the process: the daemons die with it.
+    /// Must be called on a thread that lives as long as the process; the daemons end with the
+    /// thread.
     ///
     /// # Errors
-    /// When the lab cannot be built, a daemon ends, or a signal asked to stop.
+    /// When the lab cannot be built, a daemon ends, or a signal interrupts.
     pub fn run(
         &self,
         rounds: u32,
@@ -182,30 +184,31 @@ impl Five {
         ];
         let steps = jobs.len() * rounds as usize;
         let mut step = 0;
-        let mut ways = jobs.clone().map(|(_, title, _)| Way {
+        let mut systems = jobs.clone().map(|(_, title, _)| SystemResult {
             title,
             runs: Vec::new(),
         });
         for round in 0..rounds {
-            for ((via, title, scenario), way) in jobs.iter().zip(&mut ways) {
+            for ((via, title, scenario), system) in jobs.iter().zip(&mut systems) {
                 let mut scenario = scenario.clone();
                 scenario.seed = scenario.seed.wrapping_add(u64::from(round));
                 let mut report = |now: &Progress<'_>| {
                     on_progress(&self.progress((title, &scenario), (step, steps), now));
                 };
                 let run = arm::run(&scenario, via, options, &mut report);
-                way.runs
+                system
+                    .runs
                     .push(run.with_context(|| format!("via {}", via.label()))?);
                 step += 1;
             }
         }
         Ok(FiveResult {
-            ways: ways.to_vec(),
+            systems: systems.to_vec(),
             mptcp_by_the_dead: self.connect_by_the_dead(options)?,
         })
     }
 
-    /// What MPTCP says where the routes are in the order of the networks.
+    /// Returns the error of MPTCP if the routes are in the order of the networks.
     fn connect_by_the_dead(&self, options: &Options) -> anyhow::Result<Option<String>> {
         let mut short = self.scenario.clone();
         short.duration = short.duration.min(CONNECTS_WITHIN);
@@ -245,7 +248,7 @@ impl Five {
         }
     }
 
-    /// What a run comes to.
+    /// Returns the figures of a run.
     #[must_use]
     pub fn figures(&self, run: &Report) -> Figures {
         let bin = Duration::from_millis(run.series.bin_ms);
@@ -283,11 +286,11 @@ impl Five {
     }
 }
 
-impl Way {
-    /// The run whose upload is the median one.
+impl SystemResult {
+    /// Returns the run with the median upload.
     ///
     /// # Panics
-    /// When there is none.
+    /// When there is no run.
     #[must_use]
     pub fn median_run(&self) -> &Report {
         let mut order: Vec<&Report> = self.runs.iter().collect();
@@ -296,7 +299,7 @@ impl Way {
     }
 }
 
-/// The times without a byte, from the first one on, and the one that lasts until the end.
+/// Returns the periods without a byte, after the first byte and until the end.
 fn pauses(bins: &[u64], bin: Duration) -> Vec<Duration> {
     let came = || {
         bins.iter()
@@ -311,7 +314,7 @@ fn pauses(bins: &[u64], bin: Duration) -> Vec<Duration> {
         .collect()
 }
 
-/// The same networks with one of them first in the routing table.
+/// Returns the same networks with one of them first in the routing table.
 fn with_first(scenario: &Scenario, first: usize) -> Scenario {
     let mut scenario = scenario.clone();
     scenario.networks[..=first].rotate_right(1);
@@ -325,16 +328,18 @@ fn with_first(scenario: &Scenario, first: usize) -> Scenario {
     scenario
 }
 
-/// The scenario, which `hawser-lab lab` runs too where its traces lie beside it.
+/// The scenario, which `hawser-lab lab` also runs if its traces are in the same directory.
 pub const TEXT: &str = include_str!("five.toml");
 const NAMES: [&str; 5] = ["modem-1", "modem-2", "modem-3", "modem-4", "leo"];
-/// Middle rates of the modems, down and up. Units: Mbit/s.
+/// Mean rates of the modems, down and up. Units: Mbit/s. Source: our choice, modems of four
+/// operators with different reception.
 const MODEMS: [(f64, f64); 4] = [(20.0, 9.0), (15.0, 7.0), (12.0, 6.0), (10.0, 4.0)];
+/// First seed of the modems. Source: our choice, any number.
 const SEED: u64 = 50;
-/// A gap in a call that is heard: five of its packets.
+/// Length of an audible gap in a call: five packets. Source: our choice; a codec conceals shorter
+/// gaps.
 pub const HEARD: Duration = Duration::from_millis(100);
-/// How long MPTCP has to connect by a dead network: two of TCP's tries (RFC 6298), no more, as the
-/// demonstration takes its time already.
+/// Time for MPTCP to connect over a failed network: two of TCP's attempts (RFC 6298).
 pub const CONNECTS_WITHIN: Duration = Duration::from_secs(4);
 
 #[cfg(test)]

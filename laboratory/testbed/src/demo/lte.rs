@@ -1,14 +1,14 @@
-//! A capacity that wanders as that of a moving LTE user does.
+//! A capacity that varies as that of a moving LTE user does.
 
 use std::fmt::Write;
 
 use hawser_netem::Random;
 
-/// One minute of `seconds,bytes_per_second`, ten steps a second, around `middle_mbps`.
+/// Returns one minute of `seconds,bytes_per_second`, ten steps per second, around `middle_mbps`.
 ///
-/// The logarithm of the rate follows a random walk that is drawn back to its middle (an
-/// Ornstein-Uhlenbeck process): it varies by a factor within seconds and stays between the bounds,
-/// as published measurements of LTE do.
+/// The logarithm of the rate follows a mean-reverting random walk (an Ornstein-Uhlenbeck process):
+/// it varies by a factor within seconds and stays within bounds, as in published measurements of
+/// LTE.
 pub(super) fn walk(seed: u64, middle_mbps: f64) -> String {
     let mut random = Random::new(seed, "lte");
     let mut text = String::from("# seconds,bytes_per_second: made by a seeded random walk, not recorded\n");
@@ -16,7 +16,7 @@ pub(super) fn walk(seed: u64, middle_mbps: f64) -> String {
     let mut log_rate = middle;
     for step in 0..STEPS {
         log_rate += PULL * (middle - log_rate) + SPREAD * random.normal();
-        let mbps = log_rate.exp().clamp(LEAST * middle_mbps, MOST * middle_mbps);
+        let mbps = log_rate.exp().clamp(MIN * middle_mbps, MAX * middle_mbps);
         log_rate = mbps.ln();
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{:.1},{:.0}", f64::from(step) / 10.0, mbps * 125_000.0);
@@ -24,12 +24,17 @@ pub(super) fn walk(seed: u64, middle_mbps: f64) -> String {
     text
 }
 
+/// Number of steps of a tenth of a second. Source: our choice, a minute; then the trace repeats.
 const STEPS: u32 = 600;
-/// Of the middle rate: 5 Mbit/s where that is 18.
-const LEAST: f64 = 5.0 / 18.0;
-/// Of the middle rate: 40 Mbit/s where that is 18.
-const MOST: f64 = 40.0 / 18.0;
-/// Half of a deviation is gone after 1.4 s.
+/// Minimum relative to the middle rate: 5 Mbit/s where that is 18. Source: our choice, the range
+/// that the demonstration states.
+const MIN: f64 = 5.0 / 18.0;
+/// Maximum relative to the middle rate: 40 Mbit/s where that is 18. Source: our choice, the range
+/// that the demonstration states.
+const MAX: f64 = 40.0 / 18.0;
+/// Share of a deviation that a step removes: half of the deviation is left after 1.4 s. Source: our
+/// choice; a smaller share drifts to the bounds, a larger one hardly varies.
 const PULL: f64 = 0.05;
-/// Gives a standard deviation of half the middle rate.
+/// Scale of a step, for a standard deviation of half the middle rate. Source: our choice; a larger
+/// one stays at the bounds.
 const SPREAD: f64 = 0.15;

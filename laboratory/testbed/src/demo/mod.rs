@@ -1,9 +1,9 @@
 //! The demonstration: one file, downloaded with a common HTTP client through each of three networks
-//! alone, then through all of them together while the best one dies and returns.
+//! alone, then through all of them together while the best one fails and recovers.
 //!
 //! Scope: real kernel TCP, a real client program, real daemons; the networks are emulated. The
-//! LTE-like capacity is made here by a seeded random walk, so that nothing recorded by others is
-//! needed and every run meets the same network.
+//! LTE-like capacity comes from a seeded random walk, so that no recordings are needed and every
+//! run has the same network.
 
 mod download;
 pub mod five;
@@ -25,58 +25,59 @@ pub use neighbours::Steady;
 use crate::arm::Options;
 use crate::report::SAMPLE_MS;
 
-/// Everything that the demonstration measured.
+/// Results of the demonstration.
 #[derive(Clone, Debug)]
 pub struct Demo {
-    /// Names for people, in the order of the networks.
+    /// Displayed names, in the order of the networks.
     pub networks: Vec<&'static str>,
-    /// What one download fetches. Units: bytes of the body.
+    /// Size of one download. Units: bytes of the body.
     pub size: u64,
-    /// One per network alone, then the one through all of them.
+    /// Downloads: one over each network alone, then the one through all of them.
     pub downloads: Vec<Download>,
-    /// How fast the last one was between what happened to its networks, where that was measured.
+    /// Rate of the last download between the events of its networks, if it was measured.
     pub steady: Option<Steady>,
     story: Story,
 }
 
-/// What a demonstration says of itself.
+/// Texts of a demonstration's report.
 #[derive(Clone, Copy, Debug)]
 struct Story {
-    /// What is compared.
+    /// Subtitle.
     subtitle: &'static str,
-    /// What is said of a network that has fallen silent.
+    /// Text about a failed network.
     silent: &'static str,
-    /// What Hawser does there.
+    /// Text about Hawser's part.
     what: &'static str,
-    /// How it was measured.
+    /// Text about the measurement.
     how: &'static str,
 }
 
-/// How far the demonstration is, ten times a second.
+/// Progress of the demonstration, reported ten times per second.
 #[derive(Clone, Debug)]
 pub struct DemoProgress<'a> {
-    /// What the present download is called.
+    /// Title of the present download.
     pub title: &'a str,
-    /// Which download it is, from 0, and of how many.
+    /// Index of the download, from 0, and their number.
     pub step: (usize, usize),
     /// Time since it started.
     pub elapsed: Duration,
     /// The share of the file that has arrived.
     pub share: f64,
-    /// What arrives. Units: bit/s of the body.
+    /// Rate of arrivals. Units: bit/s of the body.
     pub goodput_bps: f64,
     /// Name and rate of every network towards the client. Units: bit/s of frames.
     pub networks: Vec<(&'static str, f64)>,
-    /// The networks that are dead at the moment.
+    /// Networks that are failed at present.
     pub dead: Vec<&'static str>,
 }
 
 /// Runs all downloads of `size` bytes.
 ///
-/// Must be called on a thread that lives as long as the process: clients and daemons die with it.
+/// Must be called on a thread that lives as long as the process: clients and daemons end with the
+/// thread.
 ///
 /// # Errors
-/// When the lab cannot be built, the HTTP client is missing or fails, or a signal asked to stop.
+/// When the lab cannot be built, the HTTP client is missing or fails, or a signal interrupts.
 pub fn run(
     size: u64,
     options: &Options,
@@ -99,7 +100,8 @@ pub fn run(
     })
 }
 
-/// Returns what the downloads run over, each with its title: every network alone, then all of them.
+/// Returns the systems of the downloads, each with its title: every network alone, then all of
+/// them.
 fn routes() -> Vec<(Via, String)> {
     let alone = TITLES
         .iter()
@@ -107,8 +109,7 @@ fn routes() -> Vec<(Via, String)> {
     alone.chain([(Via::Hub, ALL.to_owned())]).collect()
 }
 
-/// Runs a download over each of the ways in turn. `victim`: which network dies in the middle of the
-/// last one.
+/// Runs a download over each system in turn. `victim`: network that fails during the last one.
 fn run_all(
     ways: &[(Via, String)],
     (scenario, victim): (&Scenario, Option<usize>),
@@ -136,18 +137,18 @@ fn run_all(
 }
 
 impl Demo {
-    /// The download through all networks.
+    /// Returns the download through all networks.
     fn together(&self) -> Option<&Download> {
         self.downloads.last()
     }
 
-    /// The shortest download through one network.
+    /// Returns the shortest download through one network.
     fn best_alone(&self) -> Option<&Download> {
         let alone = &self.downloads[..self.downloads.len().saturating_sub(1)];
         alone.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds))
     }
 
-    /// The one sentence that says it.
+    /// Returns the main result in one sentence.
     #[must_use]
     pub fn headline(&self) -> String {
         match (self.together(), self.best_alone()) {
@@ -161,7 +162,7 @@ impl Demo {
         }
     }
 
-    /// A table for a terminal.
+    /// Returns a table for a terminal.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!(
@@ -187,20 +188,20 @@ impl Demo {
         lines.join("\n") + "\n"
     }
 
-    /// The picture, as SVG.
+    /// Returns the picture as SVG.
     #[must_use]
     pub fn to_svg(&self) -> String {
         picture::draw(self)
     }
 
-    /// The report: one HTML page that needs nothing else.
+    /// Returns the report as one self-contained HTML page.
     #[must_use]
     pub fn to_html(&self) -> String {
         page::write(self)
     }
 }
 
-/// The capacity of the LTE-like network, as a trace file of `seconds,bytes_per_second`.
+/// Returns the capacity of the LTE-like network as a trace of `seconds,bytes_per_second`.
 #[must_use]
 pub fn lte_trace() -> String {
     lte::walk(SEED, LTE_MBPS)
@@ -258,19 +259,21 @@ fn scenario_of(name: &str, networks: Vec<Network>) -> Scenario {
         networks,
         workloads: Vec::new(),
         client_hop: None,
-        beside: std::collections::BTreeMap::new(),
+        competing: std::collections::BTreeMap::new(),
         events: Vec::new(),
     }
 }
 
-/// What a download takes by default: about half a minute for the middle network, under three
-/// minutes in all.
+/// Default size of a download: about half a minute over the middle network, and less than three
+/// minutes in total. Source: our choice; a smaller one ends before the outage has been seen, a
+/// larger one takes longer than a reader waits. Units: bytes.
 pub const SIZE: u64 = 75_000_000;
 
 const TITLES: [(&str, &str); 3] = [("wifi", "Wi-Fi"), ("lte", "LTE"), ("dsl", "DSL")];
 const ALL: &str = "All, with Hawser";
+/// Seed of the traces. Source: our choice, a trace with both high and low rates.
 const SEED: u64 = 4;
-/// The middle rate of the LTE-like network.
+/// Middle rate of the LTE-like network. Source: our choice, between the other two networks.
 const LTE_MBPS: f64 = 18.0;
 
 const ALL_NETWORKS: Story = Story {
@@ -288,7 +291,7 @@ const ALL_NETWORKS: Story = Story {
           of every layer, which is why they stand above what curl received.",
 };
 
-/// Which network dies: the best one.
+/// Network that fails: the best one. Source: our choice, since its failure is the most visible.
 const VICTIM: usize = 0;
 
 #[cfg(test)]

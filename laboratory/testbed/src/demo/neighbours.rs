@@ -12,16 +12,16 @@ use hawser_units::{Duration, Rate};
 use super::{Demo, DemoProgress, Download, SAMPLE_MS, SEED, Story, lte, network, run_all, scenario_of};
 use crate::arm::Options;
 
-/// How fast a download was while nothing happened to its networks.
+/// Rate of a download without events of its networks.
 #[derive(Clone, Copy, Debug)]
 pub struct Steady {
     /// Seconds since the start of the download.
     pub from: f64,
     /// Seconds since the start of the download.
     pub to: f64,
-    /// What curl received. Units: bit/s of the body.
+    /// Rate that curl received. Units: bit/s of the body.
     pub rate_bps: f64,
-    /// What the networks could carry in that time, together. Units: bit/s of frames.
+    /// Combined capacity of the networks in that time. Units: bit/s of frames.
     pub sum_bps: f64,
     /// The longest round trip of an empty path, from end to end.
     pub round_trip_ms: f64,
@@ -54,7 +54,7 @@ impl Steady {
     }
 }
 
-/// How the modems are.
+/// Properties of the modems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modems {
     /// Their rates wander as those of moving LTE users do.
@@ -68,7 +68,7 @@ pub enum Modems {
 /// Must be called on a thread that lives as long as the process: clients and daemons die with it.
 ///
 /// # Errors
-/// As [`super::run`], and when the download is over before what it is to meet.
+/// As [`super::run`], or the download ends before the events that it must experience.
 pub fn run(
     size: u64,
     modems: Modems,
@@ -95,9 +95,9 @@ pub fn run(
     })
 }
 
-/// While all three were there: `None` when the download did not last as long.
+/// Returns the rate while all three were there: `None` when the download did not last as long.
 fn steady(scenario: &Scenario, all: &Download) -> Option<Steady> {
-    let (from, to) = (COMES + SETTLED, LEAVES);
+    let (from, to) = (ARRIVES + SETTLED, LEAVES);
     let bins = |at: Duration| usize::try_from(at.as_millis() / u128::from(SAMPLE_MS)).unwrap_or(usize::MAX);
     let delivered: u64 = all.delivered.get(bins(from)..bins(to))?.iter().sum();
     let links = || {
@@ -151,13 +151,13 @@ fn scenario(modems: Modems) -> anyhow::Result<Scenario> {
 struct Modem {
     name: &'static str,
     title: &'static str,
-    /// In the middle.
+    /// Middle rate.
     mbps: f64,
     delay_ms: u64,
     away: &'static [(Duration, Duration)],
 }
 
-/// What a download takes: a minute over the modem of 8 Mbit/s.
+/// Size of a download. Source: a minute over the modem of 8 Mbit/s. Units: bytes.
 pub const SIZE: u64 = 60_000_000;
 
 const MODEMS: [Modem; 3] = [
@@ -180,19 +180,22 @@ const MODEMS: [Modem; 3] = [
         title: "Carol's modem",
         mbps: 3.0,
         delay_ms: 35,
-        away: &[(Duration::ZERO, COMES)],
+        away: &[(Duration::ZERO, ARRIVES)],
     },
 ];
 
-/// When Carol comes, and when Bob leaves.
-const COMES: Duration = Duration::from_secs(6);
+/// Times at which Carol arrives and Bob leaves. Source: our choice, so that each state lasts long
+/// enough to be seen; the third time never comes.
+const ARRIVES: Duration = Duration::from_secs(6);
 const LEAVES: Duration = Duration::from_secs(26);
 const NEVER: Duration = Duration::from_secs(100_000);
-/// From when on Carol's modem is taken to be at its rate: she is found within a few seconds.
+/// Time from which Carol's modem counts as fully used; she is discovered within a few seconds.
+/// Source: our choice; a shorter one counts the start of her path.
 const SETTLED: Duration = Duration::from_secs(8);
-/// One way, on a local network.
+/// Delay of a local network in one direction. Source: our choice, that of an idle Wi-Fi network.
 const LOCAL_DELAY: Duration = Duration::from_millis(1);
-/// What modems send of what they receive.
+/// Ratio of a modem's uplink rate to its downlink rate. Source: our choice, as common tariffs of
+/// modems have.
 const UP: f64 = 0.5;
 
 const STORY: Story = Story {
@@ -224,7 +227,7 @@ mod tests {
             .map(|event| (event.at, event.network, event.change.state))
             .collect();
         assert_eq!(moves[0], (Duration::ZERO, 2, Some(State::Blackhole)));
-        assert_eq!(moves[1], (COMES, 2, Some(State::Up)));
+        assert_eq!(moves[1], (ARRIVES, 2, Some(State::Up)));
         assert_eq!(moves[2], (LEAVES, 1, Some(State::Blackhole)));
         // 15 Mbit/s of body in bins of 100 ms.
         let mut download = Download {

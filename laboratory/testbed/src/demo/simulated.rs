@@ -6,7 +6,7 @@
 //! says so.
 
 use hawser_netem::report::Report;
-use hawser_netem::scenario::{Event, Hop, NetworkChange, Scenario, Via, Workload};
+use hawser_netem::scenario::{Event, Hop, NetworkChange, Scenario, Tcp, Via, Workload};
 use hawser_netem::{Change, State};
 use hawser_sim::run::{self, Watch};
 use hawser_units::{Bytes, Duration};
@@ -24,6 +24,8 @@ use super::{
 pub fn run(size: u64, on_progress: &mut dyn FnMut(&DemoProgress<'_>)) -> anyhow::Result<Demo> {
     let mut scenario = scenario()?;
     scenario.workloads = vec![Workload::Http { size: Bytes(size) }];
+    // As a client does unless its configuration says otherwise.
+    scenario.tcp = Tcp::Stream;
     let routes = routes();
     let mut downloads = Vec::new();
     for (step, (via, title)) in routes.iter().enumerate() {
@@ -82,7 +84,7 @@ fn with_outage(
             state: Some(state),
             ..Change::default()
         },
-        beside: NetworkChange::default(),
+        network_change: NetworkChange::default(),
     };
     let mut disturbed = scenario.clone();
     disturbed.events = vec![set(from, State::Blackhole), set(from + OUTAGE, State::Up)];

@@ -1,6 +1,6 @@
 use super::*;
 
-/// What a run might find, for the pictures.
+/// Example result of a run, for the pictures.
 fn example() -> Demo {
     let wave = |mean: f64, bins: usize| -> Vec<u64> {
         (0..bins)

@@ -1,4 +1,4 @@
-//! Datagrams, each with its number and the time it was sent: who sends, who receives, what came.
+//! Datagrams with numbers and send times: sender, receiver and results.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
@@ -12,17 +12,16 @@ use socket2::SockRef;
 
 use super::{Context, Finding, Threads, datagram_socket, is_timeout, server_address, spawn, wait_for};
 
-/// What sends datagrams.
+/// Sender of datagrams.
 pub(super) trait Source: Send + 'static {
-    /// Sends until the run is over, and notes what was sent.
+    /// Sends until the end of the run, and records what was sent.
     fn send(&mut self, context: &Context, socket: &UdpSocket, to: SocketAddr) -> anyhow::Result<()>;
 
-    /// What became of them, for a run that ended then.
+    /// Returns the results of a run that ended at this time.
     fn finding(&self, tally: Tally, end: Instant) -> Finding;
 }
 
-/// Starts who sends and who receives; the client's thread waits for the other and says what was
-/// found.
+/// Starts sender and receiver; the client's thread waits for the other and returns the results.
 pub(super) fn start(
     context: Context,
     direction: Direction,
@@ -46,7 +45,7 @@ pub(super) fn start(
                 let socket = datagram_socket(0)?;
                 wait_for(here.period.start);
                 let tally = receive(&here, &socket, true)?;
-                Ok(joined(sender)?.finding(tally, here.period.end))
+                Ok(join_server(sender)?.finding(tally, here.period.end))
             })?
         }
         Direction::Up => {
@@ -57,19 +56,19 @@ pub(super) fn start(
                 let socket = datagram_socket(0)?;
                 wait_for(here.period.start);
                 source.send(&here, &socket, server_address(here.port).into())?;
-                Ok(source.finding(joined(receiver)?, here.period.end))
+                Ok(source.finding(join_server(receiver)?, here.period.end))
             })?
         }
     };
     Ok((client, std::thread::spawn(|| Ok(()))))
 }
 
-fn joined<T>(server: JoinHandle<anyhow::Result<T>>) -> anyhow::Result<T> {
+fn join_server<T>(server: JoinHandle<anyhow::Result<T>>) -> anyhow::Result<T> {
     let result = server.join().map_err(|_| anyhow!("the server side panicked"))?;
     result.context("server side")
 }
 
-/// Waits until the client has said where it is.
+/// Waits until the client has reported its address.
 fn first_sender(context: &Context, socket: &UdpSocket) -> anyhow::Result<Option<SocketAddr>> {
     let mut buffer = [0; 64];
     while !context.period.is_over() {
@@ -82,28 +81,28 @@ fn first_sender(context: &Context, socket: &UdpSocket) -> anyhow::Result<Option<
     Ok(None)
 }
 
-/// Writes number and time at the beginning of a datagram.
+/// Writes number and send time at the start of a datagram.
 pub(super) fn stamp(datagram: &mut [u8], number: u64, now: Instant) {
     datagram[..8].copy_from_slice(&number.to_be_bytes());
     datagram[8..HEADER].copy_from_slice(&now.as_nanos().to_be_bytes());
 }
 
-/// Gives the datagrams that follow the code point of their layer.
+/// Sets the code point of the layer on the following datagrams.
 pub(super) fn mark(socket: &UdpSocket, layer: u8) -> std::io::Result<()> {
     SockRef::from(socket).set_tos_v4(u32::from(layer_code_point(layer)) << 2)
 }
 
-/// What a receiver has seen.
+/// Observations of a receiver.
 #[derive(Default)]
 pub(super) struct Tally {
     highest: Option<u64>,
     late: BTreeSet<u64>,
-    /// Number, when it was sent and when it was here, in order of arrival.
+    /// Number, send time and arrival time of each datagram, in order of arrival.
     arrivals: Vec<(u64, Instant, Instant)>,
 }
 
 impl Tally {
-    /// Counts a datagram once; says whether it is new.
+    /// Counts a datagram once; returns whether it is new.
     fn count(&mut self, number: u64, sent: Instant, now: Instant) -> bool {
         match self.highest {
             Some(highest) if number < highest => {
@@ -118,7 +117,7 @@ impl Tally {
         true
     }
 
-    /// Number and delay of each arrival. Units: nanoseconds.
+    /// Returns number and delay of each arrival. Units: nanoseconds.
     pub(super) fn into_delays(self) -> Vec<(u64, u64)> {
         let delay = |sent: Instant, now: Instant| u64::try_from(now.since(sent).as_nanos());
         self.arrivals
@@ -127,7 +126,7 @@ impl Tally {
             .collect()
     }
 
-    /// Number and time of each arrival.
+    /// Returns number and time of each arrival.
     pub(super) fn into_arrivals(self) -> Vec<(u64, Instant)> {
         self.arrivals
             .into_iter()
@@ -136,8 +135,8 @@ impl Tally {
     }
 }
 
-/// Takes what comes until the run is over. `says_hello`: the other side learns by that where to
-/// send.
+/// Receives until the end of the run. `says_hello`: sends packets from which the other side learns
+/// the destination.
 fn receive(context: &Context, socket: &UdpSocket, says_hello: bool) -> anyhow::Result<Tally> {
     let hello = || socket.send_to(b"hello", server_address(context.port));
     let mut tally = Tally::default();
@@ -173,11 +172,13 @@ fn receive(context: &Context, socket: &UdpSocket, says_hello: bool) -> anyhow::R
     Ok(tally)
 }
 
-/// What a datagram begins with: its number, and when it was sent. Units: bytes.
+/// Header of a datagram. Source: its number, and its send time, of 8 bytes each. Units: bytes.
 pub(super) const HEADER: usize = 16;
-/// Waking up for every datagram would limit their number; those that became due meanwhile go out
-/// together.
-pub(super) const LEAST_SLEEP: Duration = Duration::from_micros(50);
+/// Minimum sleep of the sender: waking up for every datagram would limit the rate, so datagrams
+/// that become due meanwhile are sent together. Source: the default timer slack of Linux
+/// (`init_task` in linux/init/init_task.c, 50,000 ns; prctl(2)), to which a shorter sleep is
+/// extended anyway.
+pub(super) const MIN_SLEEP: Duration = Duration::from_micros(50);
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,7 @@ use super::{
     Context, Finding, Threads, any_address, is_timeout, server_address, spawn, stream_socket, wait_for,
 };
 
-/// Starts who downloads and who serves.
+/// Starts client and server.
 pub(super) fn start(context: Context, size: Bytes) -> anyhow::Result<Threads> {
     let listener = context
         .server
@@ -45,7 +45,7 @@ pub fn serve(listener: &TcpListener, is_over: &(dyn Fn() -> bool + Sync)) -> any
             match listener.accept() {
                 Ok((stream, _)) => {
                     scope.spawn(move || {
-                        // A client that goes away is not this server's trouble.
+                        // A client that closes its connection is not an error of the server.
                         let _ = answer(&stream, is_over);
                     });
                 }
@@ -125,7 +125,7 @@ fn download(context: &Context, size: Bytes) -> anyhow::Result<Finding> {
                 context.recorder.record(clock::now(), count as u64);
             }
             Err(error) if is_timeout(&error) => {}
-            Err(error) => return Err(error).context("the download broke off"),
+            Err(error) => return Err(error).context("the download ended early"),
         }
     }
     let is_complete = bytes >= size.0;
@@ -158,5 +158,6 @@ fn read_header(stream: &mut TcpStream, context: &Context) -> anyhow::Result<()> 
     }
 }
 
-/// More than any client sends.
+/// Maximum length of a request, above that of any client. Source: our choice, twice the limit of
+/// common servers (8 KB). Units: bytes.
 const MAX_HEADER: u64 = 16 * 1024;

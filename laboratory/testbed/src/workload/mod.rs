@@ -1,15 +1,15 @@
-//! What uses the networks during a run.
+//! Workloads that use the networks during a run.
 //!
-//! Every workload has a server side and a client side, each on threads in its own namespace. All of
-//! them stop at the end of the run by themselves, at most [`TIMEOUT`] late.
+//! Every workload has a server side and a client side, each on threads in its own namespace. All
+//! threads end by themselves, at most [`TIMEOUT`] after the run.
 
 mod datagrams;
 pub(crate) mod http;
 mod ping;
 mod quic;
+mod sender;
 mod tcp;
 mod udp;
-mod video;
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
@@ -19,8 +19,9 @@ use std::thread::JoinHandle;
 use anyhow::{Context as _, anyhow, bail};
 use hawser_linux::clock;
 use hawser_linux::netns::Namespace;
+use hawser_netem::capture::Replay;
 use hawser_netem::report::{quantile_ms as quantile, settling_time};
-use hawser_netem::scenario::{Beside, Via, Workload};
+use hawser_netem::scenario::{CompetingSystem, Via, Workload};
 use hawser_units::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -28,22 +29,25 @@ pub(crate) use hawser_netem::report::{Finding, RoundTrips};
 
 use crate::recorder::Recorder;
 use crate::world::{SERVER, World};
+use sender::Captured;
 
-/// How long a thread may block before it looks whether the run is over.
+/// Maximum time for which a thread blocks before it checks whether the run has ended. Source: our
+/// choice; a longer one delays the end of a run, a shorter one takes processor time.
 const TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The port of the first workload; each has its own.
+/// Port of the first workload; each has its own. Source: the default port of iperf3(1).
 const FIRST_PORT: u16 = 5201;
 
-/// Of datagram sockets.
+/// Receive buffer of datagram sockets. Source: our choice, a third of a second at 100 Mbit/s; less
+/// loses datagrams that the network has delivered.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// When the run is over.
+/// Start and end of the run.
 #[derive(Debug)]
 pub(crate) struct Period {
     pub(crate) start: Instant,
     pub(crate) end: Instant,
-    /// Datagrams sent before are asked for at the end.
+    /// End of the datagrams that count.
     settled: Instant,
     is_stopped: AtomicBool,
 }
@@ -67,23 +71,23 @@ impl Period {
     }
 }
 
-/// What a workload needs to run.
+/// Context of a workload.
 #[derive(Clone, Debug)]
 struct Context {
     client: Namespace,
     server: Namespace,
     is_multipath: bool,
-    /// The only device that the client's side uses, where it is not left to the routes.
+    /// The client side's only device; `None`: routes decide.
     device: Option<String>,
-    /// A connection that ends with its network is opened again, as programs do that load in
-    /// parallel.
+    /// Set if a connection that ends with its network is opened again, as programs with parallel
+    /// downloads do.
     is_reopened: bool,
     port: u16,
     period: Arc<Period>,
     recorder: Arc<Recorder>,
 }
 
-/// A workload whose threads run.
+/// A workload with running threads.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) recorder: Arc<Recorder>,
@@ -92,9 +96,9 @@ pub(crate) struct Running {
     server: JoinHandle<anyhow::Result<()>>,
 }
 
-/// Starts workload `index`; traffic flows from `period.start` on.
+/// Starts workload `index`; it transfers data from `period.start` on.
 pub(crate) fn start(
-    (index, workload, beside): (usize, &Workload, Option<&Beside>),
+    (index, workload, competing): (usize, &Workload, Option<&CompetingSystem>),
     world: &World,
     via: &Via,
     period: &Arc<Period>,
@@ -102,10 +106,10 @@ pub(crate) fn start(
     let recorder = Arc::new(Recorder::new(period.start, period.end.since(period.start)));
     let guest = world.guest(index);
     let context = Context {
-        client: guest.map_or_else(|| whose(beside, world), |guest| Ok(guest.clone()))?,
+        client: guest.map_or_else(|| whose(competing, world), |guest| Ok(guest.clone()))?,
         server: world.server.clone(),
-        is_multipath: matches!(via, Via::Mptcp | Via::DirectMptcp) && beside.is_none() && guest.is_none(),
-        device: device(workload, beside)?,
+        is_multipath: matches!(via, Via::Mptcp | Via::DirectMptcp) && competing.is_none() && guest.is_none(),
+        device: device(workload, competing)?,
         is_reopened: *via == Via::Direct,
         port: FIRST_PORT + u16::try_from(index).context("too many workloads")?,
         period: Arc::clone(period),
@@ -132,6 +136,22 @@ pub(crate) fn start(
             };
             ("udp", datagrams::start(context, *direction, stream)?)
         }
+        Workload::Capture { direction, track } => {
+            let replay = Replay::new(Arc::clone(track), (period.start, period.end));
+            let origin = track.origin.clone();
+            (
+                "capture",
+                datagrams::start(
+                    context,
+                    *direction,
+                    Captured {
+                        replay,
+                        origin,
+                        settled: period.settled,
+                    },
+                )?,
+            )
+        }
         Workload::Ping { interval } => ("ping", ping::start(context, *interval)?),
         Workload::Http { size } => ("http", http::start(context, *size)?),
         Workload::Video { direction, .. } => {
@@ -148,9 +168,9 @@ pub(crate) fn start(
     })
 }
 
-/// Where the client's side of a workload runs.
-fn whose(beside: Option<&Beside>, world: &World) -> anyhow::Result<Namespace> {
-    let Some(Beside::Member(name)) = beside else {
+/// Returns the namespace of the client's side of a workload.
+fn whose(competing: Option<&CompetingSystem>, world: &World) -> anyhow::Result<Namespace> {
+    let Some(CompetingSystem::Member(name)) = competing else {
         return Ok(world.applications.clone());
     };
     let member = world.member(name);
@@ -160,19 +180,21 @@ fn whose(beside: Option<&Beside>, world: &World) -> anyhow::Result<Namespace> {
         .clone())
 }
 
-fn device(workload: &Workload, beside: Option<&Beside>) -> anyhow::Result<Option<String>> {
-    match beside {
-        None | Some(Beside::Member(_)) => Ok(None),
-        Some(Beside::Single(name)) if matches!(workload, Workload::Tcp { .. }) => Ok(Some(name.clone())),
-        Some(Beside::Single(_)) => {
-            bail!("in the lab only a tcp workload has a via of its own; use hawser-lab sim")
+fn device(workload: &Workload, competing: Option<&CompetingSystem>) -> anyhow::Result<Option<String>> {
+    match competing {
+        None | Some(CompetingSystem::Member(_)) => Ok(None),
+        Some(CompetingSystem::Single(name)) if matches!(workload, Workload::Tcp { .. }) => {
+            Ok(Some(name.clone()))
         }
-        Some(Beside::OtherClient) => bail!("the lab has one client; use hawser-lab sim"),
+        Some(CompetingSystem::Single(_)) => {
+            bail!("in the lab only a tcp workload can have a separate via; use hawser-lab sim")
+        }
+        Some(CompetingSystem::OtherClient) => bail!("the lab has one client; use hawser-lab sim"),
     }
 }
 
 impl Running {
-    /// Whether the client side has nothing more to do.
+    /// Returns whether the client side has finished.
     pub(crate) fn is_done(&self) -> bool {
         self.client.is_finished()
     }
@@ -208,24 +230,24 @@ fn spawn<T: Send + 'static>(
     Ok(thread)
 }
 
-/// A TCP or MPTCP socket in the present namespace that never blocks for long.
+/// Creates a TCP or MPTCP socket in the present namespace with a timeout on blocking calls.
 fn stream_socket(is_multipath: bool) -> anyhow::Result<Socket> {
     let protocol = if is_multipath {
         Protocol::MPTCP
     } else {
         Protocol::TCP
     };
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)).context("cannot make a socket")?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)).context("cannot create a socket")?;
     socket.set_read_timeout(Some(TIMEOUT))?;
     socket.set_write_timeout(Some(TIMEOUT))?;
     Ok(socket)
 }
 
-/// A UDP socket in the present namespace that never blocks for long; port 0 is any.
+/// Creates a UDP socket in the present namespace with a timeout on blocking calls; port 0 is any.
 fn datagram_socket(port: u16) -> anyhow::Result<UdpSocket> {
     let socket =
-        Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).context("cannot make a socket")?;
-    // As large as the system permits: a burst waits here while this thread does not run.
+        Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).context("cannot create a socket")?;
+    // As large as the system permits: a burst waits in it while this thread does not run.
     socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
     socket.bind(&any_address(port).into())?;
     socket.set_read_timeout(Some(TIMEOUT))?;
@@ -248,7 +270,7 @@ fn wait_for(start: Instant) {
     }
 }
 
-/// Whether an error only says that nothing happened within [`TIMEOUT`].
+/// Returns whether an error only means that nothing arrived within [`TIMEOUT`].
 fn is_timeout(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),

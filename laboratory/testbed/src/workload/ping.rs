@@ -1,4 +1,4 @@
-//! A small request and its echo over UDP, at a fixed interval, whatever else runs.
+//! Small requests and echoes over UDP at a fixed interval.
 
 use std::net::UdpSocket;
 
@@ -11,7 +11,7 @@ use super::{
     wait_for,
 };
 
-/// Starts who asks and who answers.
+/// Starts client and server.
 pub(super) fn start(context: Context, interval: Duration) -> anyhow::Result<Threads> {
     let port = context.port;
     let echo = context
@@ -74,7 +74,7 @@ fn ask(context: &Context, socket: &UdpSocket, interval: Duration) -> anyhow::Res
     })
 }
 
-/// When the request of the next echo was sent; `None` when there is none in time.
+/// Returns the send time of the next echo's request; `None` if none arrives in time.
 fn read_echo(socket: &UdpSocket) -> anyhow::Result<Option<Instant>> {
     let mut buffer = [0u8; 128];
     match socket.recv(&mut buffer) {

@@ -1,9 +1,8 @@
-//! Bulk QUIC: as much as the networks carry on one stream of each connection, until the run is
-//! over.
+//! Bulk QUIC: one stream per connection, at the networks' full rate until the end of the run.
 //!
 //! Scope: quinn with its defaults, CUBIC and the standard's fixed reordering threshold of three
-//! packets (RFC 9002 section 6.1.1), behind a certificate made for the run; only the flow control
-//! windows are larger, so that they are not what is measured.
+//! packets (RFC 9002 section 6.1.1), with a certificate made for the run; only the flow control
+//! windows are larger, so that they do not limit the measurement.
 
 use std::future::{Future, IntoFuture as _};
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use rustls::RootCertStore;
 
 use super::{Context, Finding, TIMEOUT, Threads, datagram_socket, server_address, spawn, wait_for};
 
-/// Starts `streams` connections and who accepts them.
+/// Starts the server and `streams` connections.
 pub(super) fn start(context: Context, direction: Direction, streams: u32) -> anyhow::Result<Threads> {
     let identity = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
     let mut roots = RootCertStore::empty();
@@ -78,7 +77,7 @@ fn endpoint(socket: std::net::UdpSocket, server: Option<quinn::ServerConfig>) ->
     Endpoint::new(config, server, socket, Arc::new(TokioRuntime)).context("cannot open an endpoint")
 }
 
-/// Waits for `work` until the run is over.
+/// Waits for `work`, at most until the end of the run.
 async fn while_running<T>(context: &Context, work: impl Future<Output = T>) -> Option<T> {
     let mut work = std::pin::pin!(work);
     while !context.period.is_over() {
@@ -94,7 +93,7 @@ async fn accept(context: &Context, endpoint: &Endpoint, direction: Direction) {
     while let Some(Some(incoming)) = while_running(context, endpoint.accept()).await {
         let context = context.clone();
         tasks.spawn(async move {
-            // A connection that fails is told at the client's side.
+            // The client's side reports a failed connection.
             let Some(Ok(connection)) = while_running(&context, incoming.into_future()).await else {
                 return;
             };
@@ -123,7 +122,7 @@ async fn connect_all(
             };
             let connection: Connection = connection.context("cannot connect")?;
             let (mut send, receive) = connection.open_bi().await?;
-            // The other side hears of a stream by its first byte.
+            // The other side learns of a stream by its first byte.
             send.write_all(&[0]).await?;
             let outgoing = direction == Direction::Up;
             transfer(&context, (send, receive), outgoing).await;
@@ -136,7 +135,7 @@ async fn connect_all(
     Ok(Finding::Quic { streams })
 }
 
-/// Sends, or receives and records, until the run is over or the other side is gone.
+/// Sends, or receives and records, until the end of the run or of the connection.
 async fn transfer(context: &Context, (mut send, mut receive): (SendStream, RecvStream), outgoing: bool) {
     let block = vec![0; BLOCK];
     if outgoing {
@@ -148,9 +147,11 @@ async fn transfer(context: &Context, (mut send, mut receive): (SendStream, RecvS
     }
 }
 
-/// What the certificate is for.
+/// Name in the certificate.
 const NAME: &str = "server";
-/// Of flow control: more than any network here holds. Units: bytes.
+/// Flow control window, larger than the capacity of any network here. Units: bytes. Source: our
+/// choice, 2.7 s at 100 Mbit/s.
 const WINDOW: u32 = 32 << 20;
-/// Bytes written at once.
+/// Size of a write. Units: bytes. Source: our choice; smaller ones cost more calls, larger ones
+/// only take memory.
 const BLOCK: usize = 256 * 1024;

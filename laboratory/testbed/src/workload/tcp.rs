@@ -1,4 +1,4 @@
-//! Bulk TCP: as much as the networks carry, until the run is over.
+//! Bulk TCP at the networks' full rate until the end of the run.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{
     Context, Finding, Threads, any_address, is_timeout, server_address, spawn, stream_socket, wait_for,
 };
 
-/// Starts `streams` connections and who accepts them.
+/// Starts the server and `streams` connections.
 pub(super) fn start(
     context: Context,
     direction: Direction,
@@ -41,7 +41,7 @@ fn listen(context: &Context, streams: u32, congestion: &str) -> anyhow::Result<S
     set_congestion(&listener, congestion)?;
     listener.bind(&any_address(context.port).into())?;
     listener.listen(i32::try_from(streams).unwrap_or(i32::MAX))?;
-    // `accept` of multipath TCP does not keep to the timeout for reads.
+    // `accept` of multipath TCP ignores the timeout for reads.
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -105,7 +105,7 @@ fn transfer(context: &Context, direction: Direction, congestion: &str) -> anyhow
 
 fn reopen(context: &Context, direction: Direction, congestion: &str) {
     while !context.period.is_over() {
-        // Whatever ended it: the next one may find another network.
+        // The next connection may use another network, so any error is ignored.
         let _ = transfer(context, direction, congestion);
         std::thread::sleep(super::TIMEOUT);
     }
@@ -125,7 +125,7 @@ fn connect(context: &Context, congestion: &str) -> anyhow::Result<Socket> {
         .since(clock::now())
         .min(CONNECT_TIMEOUT)
         .max(Duration::from_millis(1));
-    // `connect` of multipath TCP does not keep to the timeout for writes.
+    // `connect` of multipath TCP ignores the timeout for writes.
     stream
         .connect_timeout(&address.into(), timeout)
         .with_context(|| format!("cannot connect to {address}"))?;
@@ -145,8 +145,8 @@ fn send(context: &Context, stream: &Socket) {
 
 fn receive(context: &Context, stream: &Socket) {
     let mut stream = stream;
-    // Read as an application does: what the kernel need not copy would flatter every arm, and the
-    // plain one most.
+    // Reads as an application does: without the kernel's copy, every system would look faster,
+    // plain TCP most.
     let mut block = vec![0; BLOCK];
     while !context.period.is_over() {
         match stream.read(&mut block) {
@@ -159,7 +159,7 @@ fn receive(context: &Context, stream: &Socket) {
 }
 
 fn set_congestion(socket: &Socket, name: &str) -> anyhow::Result<()> {
-    // A socket of MPTCP takes any name, so a plain one is asked first.
+    // An MPTCP socket accepts any name of a congestion control, so a plain socket checks it first.
     let is_known = stream_socket(false)?.set_tcp_congestion(name.as_bytes());
     if let Err(error) = is_known.and_then(|()| socket.set_tcp_congestion(name.as_bytes())) {
         let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
@@ -171,9 +171,12 @@ fn set_congestion(socket: &Socket, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One system call moves at most this much.
+/// Maximum size of one system call. Units: bytes. Source: our choice; smaller ones cost more system
+/// calls, larger ones only take memory.
 const BLOCK: usize = 256 * 1024;
-/// Between looks for who connects: short beside any round trip of interest.
+/// Poll interval of connections, short in comparison with any round trip of interest. Source: our
+/// choice; a shorter one takes processor time.
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(1);
-/// After this a connection that is not there will not come.
+/// Time limit of a connection attempt. Source: our choice, two retransmissions after 1 and 3 s (RFC
+/// 6298 section 2).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

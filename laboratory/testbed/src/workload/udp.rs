@@ -5,19 +5,19 @@ use std::net::{SocketAddr, UdpSocket};
 use hawser_linux::clock;
 use hawser_units::{Bytes, Duration, Instant};
 
-use super::datagrams::{LEAST_SLEEP, Source, Tally, mark, stamp};
+use super::datagrams::{MIN_SLEEP, Source, Tally, mark, stamp};
 use super::{Context, Finding};
 
-/// What is sent.
+/// Parameters of the stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
-    /// From one datagram to the next.
+    /// Interval between datagrams.
     pub(super) gap: Duration,
-    /// UDP payload of each.
+    /// UDP payload of each datagram. Units: bytes.
     pub(super) size: Bytes,
-    /// Of how many layers they are in turn; 0 where they have no marks.
+    /// Number of layers to which datagrams belong in turn; 0 for datagrams without marks.
     pub(super) layers: u8,
-    /// So many were sent that are asked for at the end.
+    /// Number of datagrams that count.
     pub(super) asked_for: u64,
 }
 
@@ -29,14 +29,14 @@ impl Source for Stream {
         while !context.period.is_over() {
             let now = clock::now();
             if due > now {
-                std::thread::sleep(due.since(now).max(LEAST_SLEEP));
+                std::thread::sleep(due.since(now).max(MIN_SLEEP));
                 continue;
             }
             stamp(&mut datagram, sent, now);
             if self.layers > 0 {
                 mark(socket, u8::try_from(sent % u64::from(self.layers))?)?;
             }
-            // A full buffer or an unreachable network loses the datagram, as it would for an
+            // A full buffer or an unreachable network drops the datagram, as it would for an
             // application.
             let _ = socket.send_to(&datagram, to);
             sent += 1;

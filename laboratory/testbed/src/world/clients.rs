@@ -1,4 +1,4 @@
-//! Clients on the air behind the box with the networks' stations.
+//! Clients on 802.11 links behind the box with the networks' stations.
 
 use anyhow::{Context, bail};
 use hawser_netem::scenario::Via;
@@ -13,8 +13,8 @@ use crate::on_air::Clients;
 use crate::wifi;
 
 impl World {
-    /// Clients on the air of a network, behind the box with its station: in the subnet of both
-    /// bridges, or, without a repeater, in one for each network, to which both ends have routes.
+    /// Clients of a network behind the box with its station: in the subnet of both bridges, or,
+    /// without a repeater, in one subnet per network, with routes at both ends.
     pub(super) fn build_clients(&mut self, clients: &Clients) -> anyhow::Result<()> {
         let network = self.networks.get(clients.network);
         let wifi = network.and_then(|network| Some((network.name.clone(), network.wifi.clone()?)));
@@ -31,7 +31,7 @@ impl World {
             self.route_to_clients()?
         };
         let air = self.air.as_mut().expect("it was seen");
-        air.add_beside((&self.client, &station), BRIDGE, &wifi)?;
+        air.add_access_point_on_card((&self.client, &station), BRIDGE, &wifi)?;
         for number in 0..clients.count {
             let place = if number == 0 {
                 self.applications.clone()
@@ -66,14 +66,14 @@ impl World {
         Ok(())
     }
 
-    /// Lets packets from the server take the only network that is used and another one in turn.
+    /// Routes packets from the server over the used network and another one in turn.
     ///
     /// # Errors
-    /// There is no such network, or the kernel refuses.
+    /// When there is no such network, or the kernel fails.
     pub(super) fn take_turns(&self, network: usize) -> anyhow::Result<()> {
         let other = self.networks.get(network).map(|network| network.number);
         let (Some(other), Via::Single(_)) = (other, &self.via) else {
-            bail!("packets take turns between one network that is used and another one");
+            bail!("packets alternate between a network in use and another one");
         };
         let rules = "table ip lab_turns {\nchain pre {\ntype filter hook prerouting priority mangle;\n\
                      iifname \"server\" meta mark set numgen inc mod 2\n}\n}\n";
@@ -86,8 +86,8 @@ impl World {
         ip(&self.net, &[], &commands)
     }
 
-    /// A subnet of clients for each network that is used, which travels over that network; says
-    /// which.
+    /// Creates a subnet of clients for each used network, routed over that network; returns the
+    /// networks.
     fn route_to_clients(&self) -> anyhow::Result<Vec<usize>> {
         self.client
             .run(prepare_router)
@@ -118,5 +118,6 @@ impl World {
     }
 }
 
-/// The router's table for every second packet.
+/// The router's table for every second packet. Source: our choice, any table that the world does
+/// not use.
 const TURNS: u32 = 91;

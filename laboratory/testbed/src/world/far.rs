@@ -1,37 +1,37 @@
-//! Links between the internet and the far ends, where a cable is not enough.
+//! Links between the internet and the far ends, where a cable does not suffice.
 
 use hawser_linux::netns::Namespace;
 use hawser_netem::LinkConfig;
 use hawser_netem::scenario::Links;
 
-use super::{FURTHER_HUB, HUB, HUB_POOL, Pumps, SERVER, World, namespace, prepare_router, tun};
+use super::{HUB, HUB_POOL, Pumps, SECONDARY_HUB, SERVER, World, namespace, prepare_router, tun};
 use crate::command::ip;
 
-/// What lies behind the networks, the same in both directions.
+/// Emulation behind the networks, the same in both directions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Far {
-    /// Between the internet and the hub. What the hub passes on to the server comes back over it.
+    /// Link between the internet and the hub, also used by packets that the hub forwards to the
+    /// server.
     pub(crate) hub: LinkConfig,
-    /// Between the internet and the server, for what does not come from the hub.
+    /// Link between the internet and the server, for traffic that does not use the hub.
     pub(crate) server: LinkConfig,
-    /// A further hub.
-    pub(crate) further: Option<Further>,
+    /// A second hub.
+    pub(crate) secondary: Option<SecondaryHub>,
 }
 
-/// A further hub. Between either hub and the server there is a link of its own then.
+/// A second hub; each hub then has a separate link to the server.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Further {
-    /// Between the internet and this hub.
+pub(crate) struct SecondaryHub {
+    /// Link between the internet and this hub.
     pub(crate) hub: LinkConfig,
-    /// Between each hub and the server.
+    /// Link between each hub and the server.
     pub(crate) beyond: [LinkConfig; 2],
 }
 
 impl World {
-    /// Puts links before the far ends, which hang on the router by cables so far.
-    ///
+    /// Inserts links in front of the far ends, which are connected to the router by cables so far.
     /// # Errors
-    /// When a device is not permitted, or `ip` refuses.
+    /// When a device is not permitted, or `ip` fails.
     pub(crate) fn lengthen(&mut self, far: &Far, seed: u64) -> anyhow::Result<()> {
         for (label, place, link) in [
             ("hub", &self.hub, &far.hub),
@@ -62,29 +62,29 @@ impl World {
             &[],
             &format!("route add {NETWORKS} dev {FAR} src {SERVER}\n"),
         )?;
-        far.further
+        far.secondary
             .as_ref()
-            .map_or(Ok(()), |further| self.add_hub(further, seed))
+            .map_or(Ok(()), |secondary| self.add_hub(secondary, seed))
     }
 
-    fn add_hub(&mut self, further: &Further, seed: u64) -> anyhow::Result<()> {
+    fn add_hub(&mut self, secondary: &SecondaryHub, seed: u64) -> anyhow::Result<()> {
         let hub = namespace()?;
         hub.run(prepare_router)?;
-        let own = format!("link set lo up\naddr add {FURTHER_HUB}/32 dev lo\n");
+        let own = format!("link set lo up\naddr add {SECONDARY_HUB}/32 dev lo\n");
         ip(&hub, &[], &own)?;
         let way = (
             &self.net,
             "to-further",
-            format!("route add {FURTHER_HUB}/32 dev to-further\n"),
+            format!("route add {SECONDARY_HUB}/32 dev to-further\n"),
         );
         let back = (
             &hub,
             FAR,
-            format!("route add default dev {FAR} src {FURTHER_HUB}\n"),
+            format!("route add default dev {FAR} src {SECONDARY_HUB}\n"),
         );
-        let mut all = vec![join("further", [way, back], &further.hub, seed)?];
-        let hubs = [(&self.hub, HUB, "beyond-1"), (&hub, FURTHER_HUB, "beyond-2")];
-        for ((place, address, device), link) in hubs.into_iter().zip(&further.beyond) {
+        let mut all = vec![join("further", [way, back], &secondary.hub, seed)?];
+        let hubs = [(&self.hub, HUB, "beyond-1"), (&hub, SECONDARY_HUB, "beyond-2")];
+        for ((place, address, device), link) in hubs.into_iter().zip(&secondary.beyond) {
             let way = (
                 place,
                 BEYOND,
@@ -103,7 +103,7 @@ impl World {
     }
 }
 
-/// Puts a link between two places, each with its device and the routes over it.
+/// Creates a link between two namespaces, each with its device and the routes over it.
 fn join(
     label: &str,
     ends: [(&Namespace, &str, String); 2],
@@ -129,5 +129,6 @@ const BEYOND: &str = "beyond";
 const FAR: &str = "far";
 /// The addresses of all networks.
 const NETWORKS: &str = "10.77.0.0/16";
-/// The router's table for what passes the hub by.
+/// The router's table for traffic that does not use the hub. Source: our choice, any table that the
+/// world does not use.
 const PAST: u32 = 90;

@@ -1,7 +1,7 @@
-//! Translators of addresses between networks and the internet, where the scenario asks for them.
+//! Address translators between networks and the internet, if the scenario has them.
 //!
-//! The kernel's own connection tracking translates: each network has an address of its own towards
-//! hub and server, and what finds no mapping is dropped. Limitations: IPv4 only, as such routers
+//! The kernel's connection tracking translates: each network has an address of its own towards hub
+//! and server, and packets without a mapping are dropped. Limitations: IPv4 only, as such routers
 //! forward IPv6 untranslated.
 
 use anyhow::Context;
@@ -12,10 +12,10 @@ use hawser_netem::scenario::Scenario;
 
 use super::{gateway_device, nft};
 
-/// Begins to translate the addresses of each network that has a translator.
+/// Starts to translate the addresses of each network that has a translator.
 ///
 /// # Errors
-/// `nft` is missing or refuses.
+/// When `nft` is missing or fails.
 pub(super) fn begin(net: &Namespace, scenario: &Scenario) -> anyhow::Result<()> {
     let numbered = scenario.networks.iter().zip(1..);
     let translated: Vec<_> = numbered
@@ -27,10 +27,10 @@ pub(super) fn begin(net: &Namespace, scenario: &Scenario) -> anyhow::Result<()> 
     nft(net, &rules(&translated))
 }
 
-/// Makes the translator of network `number` forget all mappings.
+/// Removes all mappings of the translator of network `number`.
 ///
 /// # Errors
-/// The kernel has no connection tracking, or refuses.
+/// When the kernel has no connection tracking, or fails.
 pub(super) fn flush(net: &Namespace, number: usize) -> anyhow::Result<()> {
     let forget = || {
         for connection in conntrack::list(0, 0)? {
@@ -40,7 +40,7 @@ pub(super) fn flush(net: &Namespace, number: usize) -> anyhow::Result<()> {
         }
         Ok(())
     };
-    net.run(forget).context("cannot flush the nat")
+    net.run(forget).context("cannot flush the NAT's mappings")
 }
 
 /// Returns whether an address is one of network `number`, 10.77.number.0/24.
@@ -80,7 +80,8 @@ fn rules(translated: &[(usize, NatConfig)]) -> String {
         leave += &format!(
             "oifname {{ \"hub\", \"server\" }} ip saddr 10.77.{number}.0/24 snat to 192.0.2.{number}\n"
         );
-        // Connection tracking has undone the translation of what has a mapping by then.
+        // At this point, connection tracking has already undone the translation of packets with a
+        // mapping.
         enter += &format!("ip daddr 192.0.2.{number} drop\n");
     }
     format!(

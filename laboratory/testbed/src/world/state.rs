@@ -1,4 +1,4 @@
-//! Networks that go down, lose their carrier, fall silent and come back.
+//! Networks that go down, lose their carrier, drop all packets and recover.
 
 use hawser_linux::netns::Namespace;
 use hawser_netem::State;
@@ -7,7 +7,7 @@ use super::{BuiltNetwork, World, gateway_device, nft};
 use crate::command::ip;
 
 impl World {
-    /// Gives the client's interface its carrier back, if it has lost it.
+    /// Restores the carrier of the client's interface, if it has lost it.
     fn restore_carrier(&self, network: &BuiltNetwork) -> anyhow::Result<()> {
         if network.wifi.is_some() {
             return Ok(());
@@ -18,7 +18,7 @@ impl World {
         }
         let number = network.number;
         let device = gateway_device(number);
-        // The far end's address of IPv6 has gone with it.
+        // The IPv6 address of the far end was removed with the carrier.
         let commands = format!(
             "link set dev {device} up\n\
              addr replace fd77:{number:x}::1/64 dev {device} nodad\n"
@@ -54,7 +54,7 @@ impl World {
     }
 }
 
-/// Makes a cable without emulation silent at its far end, or lets it speak again.
+/// Makes a cable without emulation drop all packets at its far end, or restores it.
 fn swallow(net: &Namespace, device: &str, is_on: bool) -> anyhow::Result<()> {
     let mut rules = format!("table netdev lab-{device}\ndelete table netdev lab-{device}\n");
     if is_on {

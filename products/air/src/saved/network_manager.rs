@@ -27,7 +27,7 @@ pub(super) fn read(root: &Path) -> Vec<Entry> {
         .collect()
 }
 
-/// Returns a Wi-Fi profile that NetworkManager would join by itself, or why Hawser does not.
+/// Returns a Wi-Fi profile with automatic connection, or the reason why Hawser does not join it.
 fn profile(file: &Sections<'_>, root: &Path) -> Option<Entry> {
     let get = |section: &str, key: &str| file.get(section, key);
     let is_wifi = matches!(get("connection", "type"), Some("wifi" | "802-11-wireless"));
@@ -57,13 +57,13 @@ fn profile(file: &Sections<'_>, root: &Path) -> Option<Entry> {
     }))
 }
 
-/// Returns how one joins.
+/// Returns the security settings of the network.
 fn security(file: &Sections<'_>, root: &Path) -> Result<KnownNetwork, String> {
     if file
         .get("connection", "permissions")
         .is_some_and(|users| !users.is_empty())
     {
-        return Err("its profile is private to some users (permissions)".to_owned());
+        return Err("its profile is restricted to some users (permissions)".to_owned());
     }
     let security = |key: &str| {
         file.get("wifi-security", key)
@@ -84,10 +84,10 @@ fn security(file: &Sections<'_>, root: &Path) -> Result<KnownNetwork, String> {
     }
 }
 
-/// Reads the address that the profile wants the station to have.
+/// Parses the profile's address of the station.
 fn own_address(value: Option<&str>) -> Result<OwnAddress, String> {
     match value {
-        // Those of NetworkManager that stay the same are the same for each network, as Hawser's.
+        // NetworkManager's stable addresses are constant for each network, as are Hawser's.
         None | Some("" | "preserve" | "stable" | "stable-ssid") => Ok(OwnAddress::OfNetwork),
         Some("random") => Ok(OwnAddress::Random),
         Some("permanent") => Ok(OwnAddress::Permanent),
@@ -97,7 +97,7 @@ fn own_address(value: Option<&str>) -> Result<OwnAddress, String> {
     }
 }
 
-/// Either a text, or numbers with semicolons behind them.
+/// Parses a text, or numbers that end with semicolons.
 fn key_file_bytes(text: &str) -> Vec<u8> {
     let numbers: Option<Vec<u8>> = text
         .strip_suffix(';')
@@ -105,8 +105,8 @@ fn key_file_bytes(text: &str) -> Vec<u8> {
     numbers.unwrap_or_else(|| unescape(text).into_bytes())
 }
 
-/// Returns an 802.1X network with every check of its server that the profile asks for, or which of
-/// them cannot be made. `root`: where certificates of the system are looked up.
+/// Returns an 802.1X network with every check of its server that the profile requires, or names the
+/// checks that are impossible. `root`: directory of the system's certificates.
 fn enterprise(file: &Sections<'_>, root: &Path) -> Result<KnownNetwork, String> {
     let get = |key: &str| {
         file.get("802-1x", key)
@@ -118,7 +118,9 @@ fn enterprise(file: &Sections<'_>, root: &Path) -> Result<KnownNetwork, String> 
         all.into_iter().any(|(known, _)| *known == key) || key == "system-ca-certs"
     };
     if let Some(key) = file.keys("802-1x").find(|key| is_check(key) && !is_known(key)) {
-        return Err(format!("its check of the server {key} is not supported"));
+        return Err(format!(
+            "its setting {key} for the check of the server is not supported"
+        ));
     }
     if file
         .get("802-1x", "password-flags")
@@ -126,7 +128,7 @@ fn enterprise(file: &Sections<'_>, root: &Path) -> Result<KnownNetwork, String> 
     {
         return Err("its password is not in the profile (password-flags)".to_owned());
     }
-    let methods = get("eap").ok_or("its profile names no eap")?;
+    let methods = get("eap").ok_or("its profile has no EAP method (eap)")?;
     let mut settings = vec![
         setting("key_mgmt", "WPA-EAP WPA-EAP-SHA256 FT-EAP"),
         setting(
@@ -136,7 +138,7 @@ fn enterprise(file: &Sections<'_>, root: &Path) -> Result<KnownNetwork, String> 
         setting("ieee80211w", "1"),
     ];
     for (key, variable) in TEXTS.into_iter().chain(SERVER_CHECKS) {
-        // Lists end with a semicolon in key files, and do not in wpa_supplicant.
+        // Lists end with a semicolon in key files but not in wpa_supplicant.
         let ends = if is_check(key) { ";" } else { "" };
         let value = get(key);
         settings.extend(value.map(|value| {
@@ -149,9 +151,9 @@ fn enterprise(file: &Sections<'_>, root: &Path) -> Result<KnownNetwork, String> 
     for (key, variable) in CERTIFICATES {
         let Some(value) = get(key) else { continue };
         let path = value.trim_start_matches("file://").trim_end_matches('\0');
-        // A certificate inside of the profile, or in a token, has no path.
+        // A certificate within the profile or in a token has no path.
         if !path.starts_with('/') {
-            return Err(format!("{key} in its profile is no file"));
+            return Err(format!("{key} in its profile is not a file"));
         }
         settings.push(setting(variable, quoted(path)));
     }
@@ -169,7 +171,7 @@ fn trust_the_system(settings: &mut Vec<(String, Zeroizing<String>)>, root: &Path
     let bundle = SYSTEM_CERTIFICATES
         .iter()
         .find(|path| root.join(path).is_file())
-        .ok_or("the system's certificates are not found (system-ca-certs)")?;
+        .ok_or("the system's certificates were not found (system-ca-certs)")?;
     settings.retain(|(key, _)| !key.starts_with("ca_"));
     let own = ["ca_cert", "ca_cert2"];
     settings.extend(own.map(|variable| setting(variable, quoted(&format!("/{bundle}")))));
@@ -221,7 +223,7 @@ const TEXTS: [(&str, &str); 6] = [
     ("phase2-private-key-password", "private_key2_passwd"),
     ("openssl-ciphers", "openssl_ciphers"),
 ];
-/// Names that the server's certificate must have, likewise.
+/// Required names of the server's certificate, with the variables of wpa_supplicant.
 const SERVER_CHECKS: [(&str, &str); 8] = [
     ("subject-match", "subject_match"),
     ("altsubject-matches", "altsubject_match"),
@@ -232,7 +234,7 @@ const SERVER_CHECKS: [(&str, &str); 8] = [
     ("phase2-domain-match", "domain_match2"),
     ("phase2-domain-suffix-match", "domain_suffix_match2"),
 ];
-/// Files of certificates and keys, likewise.
+/// Files of certificates and keys, with the variables of wpa_supplicant.
 const CERTIFICATES: [(&str, &str); 8] = [
     ("ca-cert", "ca_cert"),
     ("ca-path", "ca_path"),
@@ -243,7 +245,7 @@ const CERTIFICATES: [(&str, &str); 8] = [
     ("phase2-client-cert", "client_cert2"),
     ("phase2-private-key", "private_key2"),
 ];
-/// Words of wpa_supplicant's `phase1`, likewise.
+/// Settings of a profile with the words of wpa_supplicant's `phase1`.
 const PHASE_1: [(&str, &str); 3] = [
     ("phase1-peapver", "peapver"),
     ("phase1-peaplabel", "peaplabel"),
@@ -262,7 +264,7 @@ const TLS_FLAGS: [&str; 9] = [
     "tls_disable_tlsv1_2=0",
     "tls_disable_tlsv1_3=0",
 ];
-/// The certificate authorities that the system trusts, in one file: Debian's and Fedora's name.
+/// Files with the system's trusted certificate authorities, on Debian and on Fedora.
 const SYSTEM_CERTIFICATES: [&str; 2] = [
     "etc/ssl/certs/ca-certificates.crt",
     "etc/pki/tls/certs/ca-bundle.crt",

@@ -64,7 +64,7 @@ fn what_network_manager_has_saved() {
     assert!(!shown.contains("sesame") && !shown.contains("secret"), "{shown}");
 }
 
-/// An 802.1X profile with more lines in a section.
+/// Writes an 802.1X profile with additional lines in a section. Returns the network.
 fn office(root: &Path, more: &str) -> Option<KnownNetwork> {
     let text = format!(
         "[connection]\ntype=wifi\n[wifi]\nssid=office\n[wifi-security]\nkey-mgmt=wpa-eap\n[802-1x]\neap=peap;\nidentity=ann\npassword=secret\nphase2-auth=mschapv2\n{more}"
@@ -193,8 +193,8 @@ fn the_configuration_chooses_among_them_and_adds_its_own() {
     assert_eq!(names, ["b", "own"]);
 }
 
-/// Every key of a profile that says who the server is, who the user is, or how both talk, with what
-/// wpa_supplicant is given for it.
+/// Each key of a profile about server, user and method is compared with the resulting setting of
+/// wpa_supplicant.
 #[test]
 fn each_key_of_a_profile_reaches_wpa_supplicant() {
     let root = tempfile::tempdir().unwrap();
@@ -279,7 +279,7 @@ fn why_a_network_is_not_joined_is_known() {
         let why = reason(root.path());
         assert!(why.contains(expected), "{line}: {why}");
     }
-    // Another entry that fits is used.
+    // Another usable entry is used.
     let own = "[[radio.network]]\nssid = \"office\"\npassword = \"twelve horses\"\n";
     let saved = read_below(root.path(), &config(own));
     assert_eq!((saved.known.len(), saved.unfit.len()), (1, 0));

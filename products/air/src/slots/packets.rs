@@ -1,11 +1,11 @@
 //! Buffers of packets that wait for their slots.
 
-/// A frame of a station that waits for its slot.
+/// Origin of a kernel station's frame that waits for its slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
-    /// Number that its station has given it.
+    /// Number that the station assigned to the frame.
     pub(super) cookie: u64,
-    /// Place in `hwsim::RATES`.
+    /// Index in `hwsim::RATES`.
     pub(super) rate: usize,
 }
 
@@ -13,7 +13,7 @@ pub(super) struct Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packet(u32);
 
-/// Buffers by number: an Ethernet frame, or a whole frame of a station and how that calls it.
+/// Buffers by number: an Ethernet frame, or a complete frame of a station with its origin.
 #[derive(Default)]
 pub(super) struct Packets {
     all: Vec<(Vec<u8>, Option<Origin>)>,

@@ -1,8 +1,8 @@
-//! At which rate frames are sent.
+//! Rate control of frames.
 
-/// The rate of data frames: up after ten frames in a row that were acknowledged, down after two
-/// that were not (ARF, Kamerman and Monteban, 1997). The card repeats frames by itself, so a
-/// failure here is several on the air.
+/// Rate of data frames: increased after ten consecutive acknowledged frames, decreased after two
+/// unacknowledged ones (ARF, Kamerman and Monteban, 1997). The card retries frames by itself, so
+/// one failure here represents several on the air.
 #[derive(Debug)]
 pub(super) struct Rate {
     place: usize,
@@ -12,7 +12,7 @@ pub(super) struct Rate {
 
 impl Default for Rate {
     fn default() -> Self {
-        // 24 Mbit/s: every card of the last twenty years, in most of a room.
+        // 24 Mbit/s: every card of the last twenty years supports it, in most of a room.
         Self {
             place: 4,
             good: 0,
@@ -26,7 +26,7 @@ impl Rate {
         RATES[self.place]
     }
 
-    /// For what must arrive: 1 Mbit/s at 2.4 GHz, 6 at 5 GHz.
+    /// Basic rate of management frames: 1 Mbit/s at 2.4 GHz, 6 Mbit/s at 5 GHz.
     pub(super) fn lowest(is_5ghz: bool) -> u8 {
         if is_5ghz { 12 } else { 2 }
     }
@@ -48,7 +48,7 @@ impl Rate {
     }
 }
 
-/// Of 802.11a and g, in units of 500 kbit/s.
+/// Rates of 802.11a and g (IEEE 802.11-2020 clause 17), in units of 500 kbit/s.
 const RATES: [u8; 8] = [12, 18, 24, 36, 48, 72, 96, 108];
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
 //! Kernel stations on a card in slots: each network has a simulated card of the kernel
-//! (`mac80211_hwsim`), and the real card is the air for it.
+//! (`mac80211_hwsim`), for which the real card is the medium.
 //!
 //! wpa_supplicant joins with the simulated card's station as with any other, so all encryption
-//! (WPA2, WPA3, 802.1X) and all keys stay in the kernel and in wpa_supplicant. What that station
-//! sends goes out over the monitor interface in its network's slot, encrypted already, and what
-//! became of it is told to the kernel; what its access point sends to it is handed to it. The
+//! (WPA2, WPA3, 802.1X) and all keys stay in the kernel and in wpa_supplicant. The station's frames
+//! are already encrypted; they leave on the monitor interface in the network's slot, and the result
+//! of each is reported to the kernel. Frames of the access point are passed to the station. The
 //! station has the monitor's address, so the real card acknowledges for it. `hawser_radio::slots`
-//! tells the access point when the card is away, which the station does not know: for it the last
-//! beacon is repeated while its network sleeps.
+//! notifies the access point when the card is absent. The station does not know this; while its
+//! network sleeps, it receives repetitions of the last beacon.
 //!
-//! Limitations: the station speaks 802.11a and g with quality of service (its 802.11n is turned
-//! off), because a card acknowledges aggregates only for stations that its own driver knows.
+//! Limitations: the station uses 802.11a and g with quality of service (802.11n is disabled),
+//! because a card acknowledges aggregates only for stations that its own driver knows.
 
 use std::time::{Duration, Instant as Clock};
 
@@ -21,15 +21,16 @@ use hawser_radio::stations::frequency;
 use super::packets::{Origin, Packet};
 use super::{Driver, Surface, UNHEARD};
 
-/// A network's simulated card.
+/// Simulated card of a network.
 pub(super) struct Relay {
     card: Card,
-    /// The access point's last beacon that announces no move, and its last answer to a question.
+    /// Last beacon of the access point without a channel switch announcement, and its last probe
+    /// response.
     beacon: Vec<u8>,
     answer: Vec<u8>,
-    /// Units: dBm.
+    /// Signal of the access point. Units: dBm.
     signal: i8,
-    /// When the station was last handed a beacon.
+    /// Time when the station last received a beacon.
     given_at: Clock,
 }
 
@@ -46,10 +47,10 @@ impl Relay {
 }
 
 impl Driver {
-    /// What the stations send.
+    /// Reads the frames that the stations send.
     pub(super) fn read_medium(&mut self) {
         for _ in 0..super::AT_ONCE {
-            // Frames that there was no room for are lost, as on any air.
+            // Frames that exceed the buffer are lost, as on any medium.
             let told = match self.medium.as_ref().map(Cards::receive) {
                 Some(Ok(told)) if !told.is_empty() => told,
                 _ => return,
@@ -69,20 +70,21 @@ impl Driver {
         }
     }
 
-    /// Takes a frame of a station into the queue of its network.
+    /// Queues a frame of a station for its network.
     fn on_station_frame(&mut self, card: Card, mut frame: Vec<u8>, origin: Origin) {
         let Some(place) = self.members.iter().position(|member| member.is_of(card)) else {
             return;
         };
         let id = self.members[place].id;
         let Some(envelope) = bytes::envelope(&frame) else {
-            self.tell_station(place, origin, (1, false));
+            self.report_to_station(place, origin, (1, false));
             return;
         };
         match envelope.sort {
-            // Its network's sleep is not its business; it says so while it scans.
+            // The station announces sleep while it scans; this thread controls the network's sleep,
+            // so the frame is dropped.
             Sort::Sleep => {
-                self.tell_station(place, origin, (1, true));
+                self.report_to_station(place, origin, (1, true));
                 return;
             }
             Sort::ProbeRequest => self.give_known(place),
@@ -94,17 +96,17 @@ impl Driver {
         let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         if let Err(packet) = self.schedule.handle_packet_on(id, packet, length) {
             self.packets.release(packet);
-            self.tell_station(place, origin, (1, false));
+            self.report_to_station(place, origin, (1, false));
         }
     }
 
-    /// At which rate a station wants a frame to be sent, in units of 500 kbit/s.
+    /// Returns the rate that a station requests for a frame, in units of 500 kbit/s.
     pub(super) fn rate_of(&self, packet: Packet) -> Option<u8> {
         let origin = self.packets.origin(packet)?;
         u8::try_from(RATES.get(origin.rate)? / 5).ok()
     }
 
-    /// The card is done with a frame of a station.
+    /// Reports the result of a station's frame to the kernel.
     pub(super) fn sent_for_station(&mut self, place: usize, packet: Packet, tries: (u8, bool)) {
         let Some(origin) = self.packets.origin(packet) else {
             return;
@@ -113,15 +115,15 @@ impl Driver {
         if bytes::envelope(self.packets.get(packet)).is_some_and(is_leave) {
             self.schedule.set_association(self.members[place].id, None);
         }
-        self.tell_station(place, origin, tries);
+        self.report_to_station(place, origin, tries);
     }
 
-    fn tell_station(&self, place: usize, origin: Origin, (attempts, is_acknowledged): (u8, bool)) {
+    fn report_to_station(&self, place: usize, origin: Origin, (attempts, is_acknowledged): (u8, bool)) {
         let (Surface::Station(relay), Some(medium)) = (&self.members[place].surface, &self.medium) else {
             return;
         };
         let rate = origin.rate.saturating_sub(first_rate(self.frequency_of(place)));
-        // It may have gone since, and its frames with it.
+        // The station may have been removed in the meantime, with its frames.
         let _ = medium.done(relay.card, origin.cookie, (rate, attempts), is_acknowledged);
     }
 
@@ -130,7 +132,7 @@ impl Driver {
         network.map_or(0, |network| frequency(network.config().channel.into()))
     }
 
-    /// What the access point of a station sends, if it is for it.
+    /// Passes a frame of an access point to its station, if it is the receiver.
     pub(super) fn hand_to_station(&mut self, place: usize, envelope: Envelope, frame: &[u8], said: Radiotap) {
         let is_for_all = envelope.to[0] & 1 != 0;
         if !is_for_all && envelope.to != self.own {
@@ -152,8 +154,8 @@ impl Driver {
             }
             (Sort::ProbeResponse, _) => relay.answer = frame.to_vec(),
             (_, Some(Heard::Associated { status: 0, aid })) if !is_for_all => {
-                // Of the map of who is kept packets for, the machine knows the first 63. A later
-                // station wakes when the last of those does, which costs a frame.
+                // The machine reads the first 63 entries of the traffic indication map. A station
+                // with a higher number wakes with entry 63, which costs a frame.
                 let aid = u8::try_from(aid.clamp(1, 63)).unwrap_or(63);
                 self.schedule.set_association(id, Some(aid));
             }
@@ -173,11 +175,11 @@ impl Driver {
             rate: rate.max(first_rate(self.frequency_of(place))),
             power: relay.signal.into(),
         };
-        // One that is not up reads nothing.
+        // A station that is down receives nothing.
         let _ = medium.hand_over(&received, None);
     }
 
-    /// Tells a station that looks for its access point what is known of it.
+    /// Passes the known frames of the access point to a station that scans for it.
     fn give_known(&mut self, place: usize) {
         let Surface::Station(relay) = &mut self.members[place].surface else {
             return;
@@ -189,8 +191,8 @@ impl Driver {
         }
     }
 
-    /// Repeats the beacons of networks that sleep; of one that is not heard in its own slot either,
-    /// nothing is repeated, and its station finds out.
+    /// Repeats the beacons of sleeping networks. If a network's access point is not received in its
+    /// own slot, its beacons are not repeated, so the station detects the loss.
     pub(super) fn repeat_beacons(&mut self) {
         for place in 0..self.members.len() {
             let member = &self.members[place];
@@ -214,13 +216,15 @@ impl super::Member {
         matches!(&self.surface, Surface::Station(relay) if relay.card == card)
     }
 
-    /// Whether its station would find its access point: that one has been heard.
+    /// Returns whether the access point of its station has been heard.
     pub(super) fn is_found(&self) -> bool {
         matches!(&self.surface, Surface::Station(relay) if !relay.beacon.is_empty())
     }
 }
 
-/// mac80211 takes an access point for lost after seven beacons of 102 ms.
+/// Interval of repetitions. Source: two of them fit into the seven beacon intervals of 102 ms after
+/// which mac80211 considers an access point lost (`beacon_loss_count` of net/mac80211/mlme.c).
 const REPEAT: Duration = Duration::from_millis(250);
-/// Before the first frame. Units: dBm.
+/// Signal before the first frame. Units: dBm. Source: our choice, a usable signal, so that the
+/// first frame is not rejected by its signal.
 const UNKNOWN_SIGNAL: i8 = -70;

@@ -1,13 +1,13 @@
-//! The flows that end here and that other hosts move.
+//! Flows that end at this host and that other hosts move.
 //!
-//! A guest says which flow it will move and which opening is on its way. The flow must be one that
-//! the kernel tracks, with an address from which the guest itself speaks to us, and the guest must
-//! show that it is its own: of TCP it knows how far it is, of UDP it has repeated what came over
-//! the flow's route ([`hawser_steer::migration::proof`]). A guest can only order routes whose
-//! opening has come in, so it can send a flow nowhere but to where it is itself.
+//! A guest announces the flow that it will move and the opening that it sends. The kernel must
+//! track the flow, with an address from which the guest itself is connected, and the guest must
+//! prove its ownership: for TCP it knows the sequence numbers, for UDP it has repeated a challenge
+//! that arrived over the flow's route ([`hawser_steer::migration::proof`]). A guest can only use
+//! routes whose opening has arrived, so it can redirect a flow only to itself.
 //!
-//! Bounds: connections are listed at most every 100 ms; a guest that is wrong too often is not
-//! listened to for a while.
+//! Bounds: connections are listed at most every 100 ms; messages of a guest with too many errors
+//! are ignored for some time.
 
 mod claims;
 
@@ -31,10 +31,10 @@ use super::tracked::{Numbers, Tracked, is_same};
 use super::{Out, ends};
 use claims::Claim;
 
-/// What surrounds the flows.
+/// Context of the flows.
 pub(super) struct Around<'a> {
     pub(super) numbers: &'a Numbers,
-    /// The device of a network.
+    /// Device of a network.
     pub(super) device: &'a dyn Fn(u8) -> String,
     pub(super) now: Instant,
 }
@@ -48,14 +48,14 @@ struct Guest {
 
 struct Flow {
     tracked: Tracked,
-    /// The first route as the guest believes that it is seen here: it does not know its
+    /// First route as the guest expects it on this host, since the guest does not know its address
     /// translators.
     believed: Route,
     machine: Follower,
     guest: String,
-    /// Routes that have been opened, the latest at the end.
+    /// Opened routes, the latest at the end.
     opened: VecDeque<Route>,
-    /// What to send when the mover has our answer, and out of which device.
+    /// Packet to send when the mover has received the answer, and its device.
     confirm: Option<(Opening, u32)>,
     moved: u64,
 }
@@ -64,19 +64,19 @@ struct Expecting {
     guest: KeyHash,
     flow: u32,
     until: Instant,
-    /// Where the opening came from, once it has.
+    /// Source of the opening, once it has arrived.
     seen: Option<SocketAddr>,
 }
 
-/// An opening that came before its announcement.
+/// Opening that arrived before its announcement.
 struct Early {
     opening: Opening,
     interface: u32,
     until: Instant,
 }
 
-/// From where a guest spoke until a moment ago: the network that it lost is often the one whose
-/// flows it wants to move.
+/// Address from which a guest connected until recently: the network that it lost is often the one
+/// whose flows it wants to move.
 struct Left {
     key: KeyHash,
     seen: IpAddr,
@@ -91,9 +91,9 @@ pub(super) struct Followers {
     expecting: BTreeMap<u32, Expecting>,
     early: VecDeque<Early>,
     claims: BTreeMap<(KeyHash, u32), Claim>,
-    /// How often each guest may still be wrong.
+    /// Remaining errors of each guest.
     patience: BTreeMap<KeyHash, Budget>,
-    /// The kernel's connections, and until when they are as good as listed anew.
+    /// List of the kernel's connections, and its expiry.
     listed: Option<(Instant, Vec<Connection>)>,
 }
 
@@ -135,7 +135,7 @@ impl Followers {
             PeerMessage::Expect(expect) => {
                 if let Err(reason) = self.on_expect(key, &expect, numbers, now) {
                     let nonce = expect.nonce;
-                    tracing::debug!(nonce, %reason, "an opening is not waited for");
+                    tracing::debug!(nonce, %reason, "cannot expect an opening");
                     out.reply(&outbox, PeerMessage::Unexpected { nonce, reason });
                     return;
                 }
@@ -181,7 +181,7 @@ impl Followers {
             }
             PeerMessage::Claim { flow, near, far } => {
                 if let Err(reason) = self.on_claim((key, flow), near, far, around, out) {
-                    tracing::debug!(flow, %reason, "a claim is refused");
+                    tracing::debug!(flow, %reason, "claim rejected");
                     out.reply(&outbox, PeerMessage::Unproven { flow, reason });
                 } else if self.flows.contains_key(&(key, flow)) {
                     out.reply(&outbox, PeerMessage::Proven { flow });
@@ -211,7 +211,7 @@ impl Followers {
             | PeerMessage::Relayed { .. }
             | PeerMessage::Proven { .. }
             | PeerMessage::Unproven { .. }
-            | PeerMessage::Unrelay { .. } => tracing::debug!("a message out of place"),
+            | PeerMessage::Unrelay { .. } => tracing::debug!("unexpected message"),
         }
     }
 
@@ -235,7 +235,7 @@ impl Followers {
             self.follow((key, expect.flow), tracked, believed);
         }
         self.expecting.retain(|_, expecting| expecting.until > now);
-        if self.expecting.len() >= MOST_OPENINGS {
+        if self.expecting.len() >= MAX_OPENINGS {
             return Err(Unexpected::Busy);
         }
         let expecting = Expecting {
@@ -250,7 +250,7 @@ impl Followers {
 
     fn has_room(&self, key: KeyHash) -> Result<(), Unexpected> {
         let own = self.flows.range((key, 0)..=(key, u32::MAX)).count();
-        if own < MOST_FLOWS {
+        if own < MAX_FLOWS {
             Ok(())
         } else {
             Err(Unexpected::Busy)
@@ -271,7 +271,7 @@ impl Followers {
         self.flows.insert(id, flow);
     }
 
-    /// The one TCP flow that a guest can mean.
+    /// Returns the only TCP flow that a guest can mean.
     fn find(
         &mut self,
         key: KeyHash,
@@ -288,7 +288,7 @@ impl Followers {
         choose(possible, expect, |tracked| numbers.of(&[tracked.first])).ok_or_else(|| self.was_wrong(key))
     }
 
-    /// The addresses from which a guest speaks, or spoke until a moment ago.
+    /// Returns the addresses from which a guest is connected, or was until recently.
     fn speaks_from(&self, key: KeyHash, now: Instant) -> BTreeSet<IpAddr> {
         let speaks = self.guests.values().filter(|guest| guest.key == key);
         let left = self
@@ -301,7 +301,7 @@ impl Followers {
         all
     }
 
-    /// Takes in a packet of an opening.
+    /// Handles a packet of an opening.
     pub(super) fn on_packet(
         &mut self,
         packet: &Opening,
@@ -315,7 +315,7 @@ impl Followers {
         }
         let Some(expecting) = self.expecting.get_mut(&packet.nonce) else {
             self.early.retain(|early| early.until > now);
-            if self.early.len() < MOST_EARLY {
+            if self.early.len() < MAX_EARLY {
                 let until = now + EARLY;
                 self.early.push_back(Early {
                     opening: *packet,
@@ -342,7 +342,7 @@ impl Followers {
         };
         if !flow.opened.contains(&route) {
             flow.opened.push_back(route);
-            if flow.opened.len() > MOST_OPENED {
+            if flow.opened.len() > MAX_OPENED {
                 flow.opened.pop_front();
             }
         }
@@ -354,7 +354,8 @@ impl Followers {
             nonce: packet.nonce,
             seen: packet.source,
         };
-        // Whichever of its connections still lives: it hears of it once more at most.
+        // All connections of the guest receive the notification, because some may have failed;
+        // duplicates are harmless.
         for guest in self.guests.values().filter(|other| other.key == guest) {
             out.reply(&guest.outbox, message.clone());
         }
@@ -373,7 +374,7 @@ impl Followers {
             .min()
     }
 
-    /// How packets are to be rewritten.
+    /// Adds the rewriting rules for packets.
     pub(super) fn rewriting(&self, flows: &mut Vec<Moved>) {
         for flow in self.flows.values() {
             let (accepted, route) = (flow.machine.accepted(), flow.machine.route());
@@ -392,27 +393,27 @@ impl Followers {
         }
     }
 
-    /// In words, where a flow that was moved goes.
-    pub(super) fn tell(&self, tracked: &Tracked) -> Option<String> {
+    /// Returns the text about a moved flow's route.
+    pub(super) fn description(&self, tracked: &Tracked) -> Option<String> {
         let flow = self
             .flows
             .values()
             .find(|flow| flow.moved > 0 && flow.tracked.inside == tracked.inside)?;
         Some(format!(
-            "its other end, {}, has moved it: it is reached at {} now, and the program here still sees {}",
+            "its peer {} has moved it: the peer uses {} now, and the program here still sees {}",
             flow.guest,
             flow.machine.route().far,
             tracked.inside.far
         ))
     }
 
-    /// Forgets flows that are over.
+    /// Removes flows that have ended.
     pub(super) fn sweep(&mut self, live: &BTreeSet<(u8, Route)>) {
         self.flows
             .retain(|_, flow| live.contains(&(flow.tracked.protocol, flow.tracked.inside)));
     }
 
-    /// The addresses from which guests speak.
+    /// Yields the addresses from which guests are connected.
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.guests.values().map(|guest| guest.seen.ip())
     }
@@ -450,7 +451,7 @@ impl Flow {
             *route == self.tracked.first || self.opened.contains(route) || accepted.contains(route)
         };
         if !is_known(&order.route) || !is_known(&order.keep) {
-            tracing::debug!(?order, "an order for a route that nobody has opened");
+            tracing::debug!(?order, "message for a route that was not opened");
             return None;
         }
         let before = self.machine.route();
@@ -466,7 +467,8 @@ impl Flow {
     }
 }
 
-/// Flows that end where the guest says, with an address from which it speaks.
+/// Returns flows to the destination that the guest names, from an address from which the guest is
+/// connected.
 fn candidates(
     connections: &[Connection],
     seen: &BTreeSet<IpAddr>,
@@ -480,8 +482,8 @@ fn candidates(
     .collect()
 }
 
-/// The one TCP connection that is as far as the guest says, as only who takes part in it knows.
-/// Where nobody here has looked lately, nobody is believed.
+/// Returns the only TCP connection whose position fits the guest's report, as only a participant
+/// knows it. Without a recent observation here, no report is accepted.
 fn choose(
     possible: Vec<Tracked>,
     expect: &Expect,
@@ -501,18 +503,29 @@ fn choose(
     }
 }
 
-/// Of one guest.
-const MOST_FLOWS: usize = 4_096;
-const MOST_OPENINGS: usize = 4_096;
-const MOST_EARLY: usize = 64;
-/// Of one flow: the last few, in case an order comes late.
-const MOST_OPENED: usize = 4;
-/// How long an opening is waited for: longer than a mover tries.
+/// Maximum number of flows of one guest. Source: our choice, a bound on memory and on the kernel's
+/// rules; a machine has some hundred.
+const MAX_FLOWS: usize = 4_096;
+/// Maximum number of awaited openings of all guests. Source: our choice, as many as the flows of
+/// one guest, so that all of them can be moved at once.
+const MAX_OPENINGS: usize = 4_096;
+/// Maximum number of openings without an announcement. Source: our choice; these come from unknown
+/// senders, and are few because both routes have similar delays.
+const MAX_EARLY: usize = 64;
+/// Maximum number of openings of one flow: the latest ones, in case a request arrives late. Source:
+/// our choice, the latest moves within the time of a late request; more let old routes of a flow
+/// remain valid.
+const MAX_OPENED: usize = 4;
+/// Lifetime of an awaited opening, longer than a mover retries. Source: our choice, twice the 4.7 s
+/// of an opening (`core/steer/src/migration/opening.rs`).
 const WAIT: Duration = Duration::from_secs(10);
-/// How long a flow may still be moved away from where its guest no longer speaks: a mover notices
-/// that a network is gone later than its connection does.
+/// Time for which a flow may still be moved from an address where its guest is no longer connected:
+/// a mover detects a failed network later than its connection does. Source: our choice; the
+/// attempts of a mover take 6.2 s (`TRIES` of `core/steer/src/migration/mod.rs`), and a longer time
+/// lets a flow be moved from an address that may have another owner.
 const ABSENCE: Duration = Duration::from_secs(10);
-/// How long an opening waits for its announcement, which goes by another way.
+/// Lifetime of an opening without its announcement, which uses another route. Source: our choice, a
+/// round trip of the slowest useful networks; after it the opening is repeated anyway.
 const EARLY: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

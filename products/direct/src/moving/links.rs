@@ -1,5 +1,5 @@
-//! Connections to the peers that this host knows: one over each network, so that a flow's network
-//! can die and its peer still hears where the flow goes.
+//! Connections to the known peers: one over each network, so that a peer can be notified of a
+//! migration after the failure of a flow's network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ use hawser_wire::peer::{PeerHello, PeerMessage, VERSION};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// What a connection to a peer brings.
+/// Event of a connection to a peer.
 pub(crate) struct LinkNews {
     pub(super) peer: String,
     pub(super) number: u8,
@@ -33,12 +33,12 @@ pub(super) enum LinkEvent {
     Down(String),
 }
 
-/// A connection that is there.
+/// Established connection.
 pub(super) struct Up {
-    /// The peer's port for openings.
+    /// Port of the peer for openings.
     pub(super) port: u16,
     pub(super) remote: SocketAddr,
-    /// All addresses that the peer's name has.
+    /// Addresses of the peer's name.
     pub(super) addresses: Vec<IpAddr>,
     pub(super) outbox: Outbox,
 }
@@ -48,7 +48,7 @@ struct Link {
     network: Network,
     task: JoinHandle<()>,
     up: Option<Up>,
-    /// Why it is not up.
+    /// Reason why it is not connected.
     trouble: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Links {
     links: BTreeMap<(String, u8), Link>,
     tell: mpsc::Sender<LinkNews>,
     next: u64,
-    /// Messages that found no room on their way to a peer.
+    /// Messages dropped because the queue to a peer was full.
     dropped: Arc<AtomicU64>,
 }
 
@@ -86,8 +86,8 @@ impl Links {
         &self.peers
     }
 
-    /// Looks which peers there are: `hawser peer join` may have run.
-    pub(super) fn look(&mut self) {
+    /// Updates the list of peers, which `hawser peer join` may have changed.
+    pub(super) fn update_peers(&mut self) {
         match peers::load(&self.dir) {
             Ok(peers) if peers != self.peers => {
                 self.links.retain(|(name, _), _| {
@@ -102,7 +102,7 @@ impl Links {
         }
     }
 
-    /// Keeps a connection to every peer over every network that is there.
+    /// Maintains a connection to every peer over every present network.
     pub(super) fn keep(&mut self, networks: &[(u8, &Network)]) {
         self.links.retain(|(_, number), link| {
             networks
@@ -152,7 +152,7 @@ impl Links {
         Ok(())
     }
 
-    /// Takes note; a message is handed back.
+    /// Handles an event; returns the message of a peer.
     pub(super) fn on_news(&mut self, news: LinkNews) -> Option<(String, u8, PeerMessage)> {
         let link = self.links.get_mut(&(news.peer.clone(), news.number))?;
         if link.serial != news.serial {
@@ -180,12 +180,12 @@ impl Links {
         }
     }
 
-    /// The connection to a peer over that network.
+    /// Returns the connection to a peer over that network.
     pub(super) fn up(&self, peer: &str, number: u8) -> Option<&Up> {
         self.links.get(&(peer.to_owned(), number))?.up.as_ref()
     }
 
-    /// Any connection to a peer, over one of `alive` if possible.
+    /// Returns a connection to a peer, over one of the networks `alive` if possible.
     pub(super) fn any(&self, peer: &str, alive: &BTreeSet<u8>) -> Option<(u8, &Up)> {
         let mut all = self.of(peer);
         let mut first = None;
@@ -203,7 +203,7 @@ impl Links {
             .filter_map(|((_, number), link)| Some((*number, link.up.as_ref()?)))
     }
 
-    /// The peer that has this address.
+    /// Returns the peer that has this address.
     pub(super) fn owner(&self, address: IpAddr) -> Option<&str> {
         let mut all = self.links.iter();
         all.find(|(_, link)| {
@@ -214,7 +214,7 @@ impl Links {
         .map(|((name, _), _)| name.as_str())
     }
 
-    /// All addresses of all peers.
+    /// Returns all addresses of all peers.
     pub(super) fn addresses(&self) -> BTreeSet<IpAddr> {
         let up = self.links.values().filter_map(|link| link.up.as_ref());
         let mut all = BTreeSet::new();
@@ -222,7 +222,7 @@ impl Links {
         all
     }
 
-    /// Peer, network, and why it is not reached over it, if it is not.
+    /// Yields each peer and network, with the reason if the peer is not reached over the network.
     pub(super) fn states(&self) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
         self.links.iter().map(|((peer, _), link)| {
             let trouble = match &link.up {
@@ -243,8 +243,8 @@ struct Reporter {
 }
 
 impl Reporter {
-    /// Waits while more is heard than is taken in: the peer waits with it.
-    async fn tell(&self, what: LinkEvent) {
+    /// Passes an event on, and waits while the queue is full, which also delays the peer.
+    async fn notify(&self, what: LinkEvent) {
         let _ = self.tell.send(self.news(what)).await;
     }
 
@@ -264,16 +264,16 @@ async fn stay_connected(peer: Peer, network: Network, config: quinn::ClientConfi
         match connect(&peer, &network, &config, &reporter).await {
             Ok(why) => {
                 pause = FIRST_PAUSE;
-                reporter.tell(LinkEvent::Down(why)).await;
+                reporter.notify(LinkEvent::Down(why)).await;
             }
-            Err(error) => reporter.tell(LinkEvent::Down(format!("{error:#}"))).await,
+            Err(error) => reporter.notify(LinkEvent::Down(format!("{error:#}"))).await,
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LAST_PAUSE);
     }
 }
 
-/// Connects and stays so for as long as it lasts; says why it ended.
+/// Connects and serves the connection until its end. Returns the reason of the end.
 async fn connect(
     peer: &Peer,
     network: &Network,
@@ -285,14 +285,14 @@ async fn connect(
         let lookup = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port));
         let found = tokio::time::timeout(LOOKUP, lookup)
             .await
-            .context("no answer to the look-up of its name")?;
-        addresses.extend(found.with_context(|| format!("cannot look {} up", endpoint.host))?);
+            .context("its name does not resolve: no answer")?;
+        addresses.extend(found.with_context(|| format!("cannot resolve {}", endpoint.host))?);
     }
     let remote = addresses
         .iter()
         .copied()
         .find(|address| network.carries(address.is_ipv6()));
-    let remote = remote.context("it has no address of a family that this network carries")?;
+    let remote = remote.context("it has no address of the IP versions of this network")?;
     let socket = open_bound(&network.name, remote.is_ipv6())?;
     let runtime = Arc::new(quinn::TokioRuntime);
     let endpoint = quinn::Endpoint::new(tls::client_endpoint_config(), None, socket, runtime)?;
@@ -304,7 +304,7 @@ async fn connect(
     let dialled = dial(&endpoint, config.clone(), remote, hello).await?;
     let (outbox, messages) = Outbox::new(Arc::clone(&reporter.dropped));
     reporter
-        .tell(LinkEvent::Up(Up {
+        .notify(LinkEvent::Up(Up {
             port: dialled.port,
             remote,
             addresses: addresses.iter().map(SocketAddr::ip).collect(),
@@ -319,7 +319,11 @@ async fn connect(
     Ok(why)
 }
 
+/// First pause between two attempts at a peer; doubles up to [`LAST_PAUSE`]. Source: our choice; a
+/// shorter one burdens a peer that restarts, a longer one delays moves after its return.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// A peer that was away is found again within this.
+/// Longest pause between two attempts at a peer. Source: our choice; a longer one delays moves
+/// after a peer's return, a shorter one costs a handshake more often while it is away.
 const LAST_PAUSE: Duration = Duration::from_secs(10);
+/// Timeout of a lookup. Source: the timeout of the C library (`RES_TIMEOUT`, resolv.conf(5), 5 s).
 const LOOKUP: Duration = Duration::from_secs(5);

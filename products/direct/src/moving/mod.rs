@@ -1,14 +1,13 @@
 //! Moving live flows from one network to another, with a peer at the far end that follows.
 //!
-//! This host may be both: it moves flows to peers that it knows ([`mover`]), and follows guests
-//! that move flows which end here ([`follower`]). The machines are those of
-//! [`hawser_steer::migration`]; here are their surroundings: connections to peers ([`links`]), the
-//! kernel's connections and how far they are ([`tracked`]), the rules. The order of things in one
-//! turn of the loop is: take in what was heard, set the rules, then say and send what follows from
-//! it, so that nobody is told of a route before it is accepted.
+//! This host may have both roles: it moves flows to peers that it knows ([`mover`]), and follows
+//! guests that move flows which end here ([`follower`]). The machines are those of
+//! [`hawser_steer::migration`]; this module adds their environment: connections to peers
+//! ([`links`]), the kernel's connections and their positions ([`tracked`]), the rules. Each turn of
+//! the loop handles received events, sets the rules, and then sends messages and packets, so that a
+//! route is accepted before it is announced.
 //!
-//! It starts idle: without peers and guests it costs nothing. It fails by leaving a flow where it
-//! was.
+//! It starts idle: without peers and guests it costs nothing. On failure a flow keeps its route.
 
 mod follower;
 mod links;
@@ -43,21 +42,21 @@ use super::networks::Networks;
 use super::report::describe;
 use follower::Followers;
 use links::{LinkNews, Links, Up};
-use mover::{Around, Finished, Movers, Way};
+use mover::{Around, Finished, FlowPath, Movers};
 use tracked::{Numbers, Tracked};
 use unasked::{Stranded, Watched};
 
-/// What was heard.
+/// Event for the migrations.
 pub(super) enum Heard {
     Link(LinkNews),
     Guest(GuestNews),
     Tapped(Tapped),
 }
 
-/// What to say and send once the rules are set.
+/// Messages and packets to send once the rules are installed.
 #[derive(Default)]
 struct Out {
-    /// Device, destination, the whole packet.
+    /// Packets, each with its device and destination.
     packets: Vec<(String, IpAddr, Vec<u8>)>,
     messages: Vec<(Outbox, PeerMessage)>,
 }
@@ -87,7 +86,7 @@ impl Out {
     fn flush(&mut self) {
         for (device, to, packet) in self.packets.drain(..) {
             if let Err(error) = send_packet(Some(&device), to, &packet) {
-                tracing::debug!(device, %error, "an opening is not sent");
+                tracing::debug!(device, %error, "cannot send an opening");
             }
         }
         for (outbox, message) in self.messages.drain(..) {
@@ -96,7 +95,7 @@ impl Out {
     }
 }
 
-/// Somebody who waits for flows to be moved.
+/// Pending answer of a request to move flows.
 struct Waiting {
     answer: oneshot::Sender<anyhow::Result<Value>>,
     left: usize,
@@ -116,12 +115,12 @@ pub(super) struct Moving {
     tapped: mpsc::Receiver<Tapped>,
     tap: Option<JoinHandle<()>>,
     tell_tapped: mpsc::Sender<Tapped>,
-    /// Where guests come in, and openings.
+    /// Port and endpoint of guests and openings.
     listening: Option<(u16, quinn::Endpoint)>,
     applied: Option<Rewriting>,
     waiting: BTreeMap<u64, Waiting>,
     stranded: BTreeMap<u8, Stranded>,
-    /// Flows to peers at the last look at the balance, by how sockets see them.
+    /// Flows to peers at the last check of the balance, by the addresses of their sockets.
     watched: BTreeMap<Route, Watched>,
     choices: Vec<Choice>,
     next_request: u64,
@@ -163,7 +162,7 @@ impl Moving {
         }
     }
 
-    /// Lets guests in at a port, or at another than before.
+    /// Accepts guests at a port, or at a changed port.
     pub(super) fn listen(&mut self, port: Option<u16>) -> anyhow::Result<()> {
         if self.listening.as_ref().map(|(now, _)| *now) == port {
             return Ok(());
@@ -182,13 +181,13 @@ impl Moving {
         hawser_linux::tasks::spawn(guests.serve(endpoint.clone()));
         tracing::info!(port, "peers may move flows that end here");
         self.listening = Some((port, endpoint));
-        // Of a connection whose beginning was missed, nobody knows how far it is until the sample
-        // has it.
+        // The position of a connection whose beginning was missed is unknown until the tap has
+        // observed it.
         self.keep_tap();
         Ok(())
     }
 
-    /// Waits for what happens next. May be dropped while it waits.
+    /// Waits for the next event. Cancel safe.
     pub(super) async fn next(&mut self) -> Heard {
         tokio::select! {
             Some(news) = self.link_news.recv() => Heard::Link(news),
@@ -198,7 +197,7 @@ impl Moving {
         }
     }
 
-    /// What has been heard already: rules are set once for all of it.
+    /// Returns a received event without waiting, so that rules are installed once for all of them.
     pub(super) fn try_next(&mut self) -> Option<Heard> {
         let link = self.link_news.try_recv().map(Heard::Link);
         link.or_else(|_| self.guest_news.try_recv().map(Heard::Guest))
@@ -246,7 +245,7 @@ impl Moving {
             self.numbers.note(tapped.bytes(), tapped.is_outgoing, now);
             return;
         };
-        // Our own come by here too, and their numbers are no flow's.
+        // Own openings also pass the tap; their sequence numbers belong to no flow.
         if tapped.is_outgoing {
             return;
         }
@@ -270,17 +269,17 @@ impl Moving {
         self.numbers.watch(hosts.collect());
     }
 
-    /// Keeps a connection to every peer over every network.
+    /// Maintains a connection to every peer over every network.
     pub(super) fn keep_links(&mut self, networks: &Networks) {
         let present: Vec<_> = networks.present().collect();
         self.links.keep(&present);
     }
 
-    /// Does what is due.
+    /// Executes due actions.
     pub(super) fn handle_timeout(&mut self, networks: &Networks, now: Instant) {
         if now >= self.next_look {
-            self.next_look = now + LOOK_EVERY;
-            self.links.look();
+            self.next_look = now + POLL_INTERVAL;
+            self.links.update_peers();
             self.keep_links(networks);
             self.keep_tap();
             for number in self.stranded.keys().copied().collect::<Vec<_>>() {
@@ -301,7 +300,7 @@ impl Moving {
                 && let Ok(connections) = conntrack::list(MARK, MARK_MASK)
             {
                 let live = connections.iter().filter_map(Tracked::of);
-                // A flow that was moved has lost the mark that says from which side it began.
+                // A moved flow has lost the mark of the side on which it began.
                 let both = live.flat_map(|t| [(t.protocol, t.inside), (t.protocol, t.inside.turned())]);
                 let mut live = BTreeSet::new();
                 live.extend(both);
@@ -324,15 +323,20 @@ impl Moving {
             self.tap.take().inspect(JoinHandle::abort);
         } else if self.tap.as_ref().is_none_or(JoinHandle::is_finished) {
             match Tap::open() {
-                Ok(tap) => self.tap = Some(hawser_linux::tasks::spawn(look(tap, self.tell_tapped.clone()))),
-                Err(error) => tracing::warn!(%error, "flows cannot be moved: packets cannot be seen"),
+                Ok(tap) => {
+                    self.tap = Some(hawser_linux::tasks::spawn(forward_tapped(
+                        tap,
+                        self.tell_tapped.clone(),
+                    )))
+                }
+                Err(error) => tracing::warn!(%error, "flows cannot be moved: cannot capture packets"),
             }
         }
     }
 
     fn finish(&mut self, finished: &Finished, networks: &Networks) {
-        let flow = told(&finished.tracked);
-        let network = networks.name(finished.way.network);
+        let flow = label_of(&finished.tracked);
+        let network = networks.name(finished.path.network);
         let took_ms = finished.took.as_secs_f64() * 1e3;
         match &finished.result {
             Ok(()) => tracing::info!(flow, network, took_ms, "flow moved"),
@@ -368,18 +372,18 @@ impl Moving {
         .min()
     }
 
-    /// Sets the rules, then says and sends what waits for them.
+    /// Sets the rules, then sends the messages and packets that wait for them.
     pub(super) fn apply(&mut self, system: &mut System) {
         let mut wanted = Rewriting::default();
         self.movers.rewriting(&mut wanted.flows, &mut wanted.openings);
-        wanted.challenges = self.movers.is_claiming();
+        wanted.challenges = self.movers.has_claims();
         self.followers.rewriting(&mut wanted.flows);
         let port = self.port().map(|port| (protocol::TCP, port));
         wanted.ports.extend(port);
         if let Err(error) = self.set_rules(system, wanted) {
             tracing::warn!(
                 error = format!("{:#}", anyhow!(error)),
-                "flows are not moved: the rules are refused"
+                "flows are not moved: the kernel rejects the rules"
             );
             self.out = Out::default();
         }
@@ -405,7 +409,7 @@ impl Moving {
         Ok(())
     }
 
-    /// Moves all flows whose description contains `wanted`; the answer comes when it is done.
+    /// Moves all flows whose description contains `wanted`; the answer follows after the moves.
     pub(super) fn on_request(
         &mut self,
         (wanted, to, through): (&str, &str, Option<&str>),
@@ -445,12 +449,12 @@ impl Moving {
                 .present()
                 .map(|(_, network)| network.name.as_str())
                 .collect();
-            format!("there is no network {to} now; there are: {}", names.join(", "))
+            format!("there is no network {to} now; available: {}", names.join(", "))
         })?;
         if let Some(through) = through
             && !self.links.peers().iter().any(|peer| peer.name == through)
         {
-            bail!("no peer is called {through}: `hawser peer list` shows who there is");
+            bail!("there is no peer {through}: `hawser peer list` shows the peers");
         }
         let connections = conntrack::list(MARK, MARK_MASK).context("cannot read the kernel's connections")?;
         let flows: Vec<_> = connections
@@ -459,13 +463,13 @@ impl Moving {
             .filter_map(|connection| self.track(connection))
             .collect();
         if flows.is_empty() {
-            bail!("no flow that could be moved contains {wanted:?}: `hawser explain ''` shows all");
+            bail!("no flow that can be moved contains {wanted:?}: `hawser explain ''` lists the flows");
         }
         let request = self.next_request;
         self.next_request += 1;
         let (mut left, mut results) = (0, Vec::new());
-        for tracked in flows.into_iter().take(MOST_AT_ONCE) {
-            let way = Way {
+        for tracked in flows.into_iter().take(MAX_AT_ONCE) {
+            let path = FlowPath {
                 network: number,
                 through: through.map(ToOwned::to_owned),
             };
@@ -477,34 +481,38 @@ impl Moving {
             };
             match self.movers.start(
                 &tracked,
-                way,
-                (Some(request), "you asked for it".to_owned()),
+                path,
+                (Some(request), "it was requested by `hawser move`".to_owned()),
                 &around,
             ) {
                 Ok(()) => left += 1,
-                Err(why) => {
-                    results.push(json!({ "flow": told(&tracked), "network": to, "moved": false, "why": why }))
-                }
+                Err(why) => results
+                    .push(json!({ "flow": label_of(&tracked), "network": to, "moved": false, "why": why })),
             }
         }
         Ok((request, left, results))
     }
 
-    /// A connection of the kernel as a flow, with what is known of it beside.
+    /// Converts a connection of the kernel to a flow, with its known migrations.
     fn track(&self, connection: &Connection) -> Option<Tracked> {
         let tracked = Tracked::of(connection)?;
         Some(self.movers.original(&tracked).unwrap_or(tracked))
     }
 
-    /// Where a flow has been moved and why; nothing of others.
-    pub(super) fn tell(&self, connection: &Connection, networks: &Networks, now: Instant) -> Option<String> {
+    /// Returns the route of a moved flow and the reason; `None` for other flows.
+    pub(super) fn description(
+        &self,
+        connection: &Connection,
+        networks: &Networks,
+        now: Instant,
+    ) -> Option<String> {
         let tracked = self.track(connection)?;
         self.movers
-            .tell(&tracked, networks, now)
-            .or_else(|| self.followers.tell(&tracked))
+            .description(&tracked, networks, now)
+            .or_else(|| self.followers.description(&tracked))
     }
 
-    /// Peers and moved flows, for `status`.
+    /// Returns peers and moved flows, for `status`.
     pub(super) fn status(&self) -> Value {
         let links: Vec<_> = self
             .links
@@ -537,16 +545,16 @@ impl Drop for Moving {
     }
 }
 
-async fn look(tap: Tap, tell: mpsc::Sender<Tapped>) {
+async fn forward_tapped(tap: Tap, tell: mpsc::Sender<Tapped>) {
     loop {
         match tap.next().await {
-            // When there is no room, this one is left out: others follow.
+            // A packet that exceeds the queue is dropped, since others follow.
             Ok(tapped) => {
                 if let Err(mpsc::error::TrySendError::Closed(_)) = tell.try_send(tapped) {
                     return;
                 }
             }
-            // A device has gone down, which says nothing of the others.
+            // The failure of one device does not affect the others.
             Err(error) if error.raw_os_error() == Some(ENETDOWN) => {}
             Err(error) => {
                 tracing::debug!(%error, "the tap has ended");
@@ -556,7 +564,7 @@ async fn look(tap: Tap, tell: mpsc::Sender<Tapped>) {
     }
 }
 
-fn told(tracked: &Tracked) -> String {
+fn label_of(tracked: &Tracked) -> String {
     let protocol = if tracked.protocol == protocol::TCP {
         "tcp"
     } else {
@@ -569,14 +577,19 @@ fn ends(route: Route) -> Ends {
     (route.near, route.far)
 }
 
-/// Packets that wait while rules are set.
+/// Maximum number of packets that wait while rules are set. Source: our choice, a page's
+/// connections many times; a lost one is sampled again with a later packet.
 const TAPPED: usize = 1_024;
-/// What peers say meanwhile.
+/// Capacity of the queue of messages from peers. Source: our choice; more only takes memory.
 const NEWS: usize = 1_024;
-/// Whoever joins a peer waits no longer.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval of checks, which bounds the wait for a new peer. Source: our choice; each checks a
+/// file.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of searches for flows that the kernel has forgotten. Source: our choice; each reads the
+/// kernel's connections, and until then a flow's rules only take memory.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// More than anybody moves by hand.
-const MOST_AT_ONCE: usize = 1_000;
-/// As Linux numbers it.
+/// Maximum number of flows moved at once, more than a user moves by hand. Source: our choice; more
+/// would set as many rules in one transaction of nftables.
+const MAX_AT_ONCE: usize = 1_000;
+/// Value of `ENETDOWN`. Source: asm-generic/errno.h of Linux.
 const ENETDOWN: i32 = 100;

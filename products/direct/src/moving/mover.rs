@@ -1,15 +1,16 @@
-//! The flows that this host moves.
+//! Flows that this host moves.
 //!
-//! Each has a machine that migrates it and, before, an attempt that opens the new route:
+//! Each flow has a machine for its migration and, before that, an attempt to open the new route:
 //!
 //! ```text
-//!   (on a network) -- move --> [UDP: proof] --> [a way at the waypoint] --> opening --> migrating --> (on another)
+//!   (on a network) -- move --> [UDP: proof] --> [a way at the waypoint] --> opening --> migrating
+//! --> (on another)
 //!         ^                         |                     |                     |            |
 //!         +-------------------------+---------------------+------- failed ------+------------+
 //! ```
 //!
-//! A UDP flow to a peer is claimed, and proven to be this host's, as soon as it is seen: over a
-//! dead network nothing is proven.
+//! A UDP flow to a peer is claimed, and its ownership proven, as soon as it is seen, because a
+//! failed network permits no proof.
 
 mod flow;
 
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use hawser_config::identity::random;
+use hawser_linux::direct::UNASSIGNED_PORTS;
 use hawser_linux::direct::moving::Moved;
 use hawser_steer::migration::opening::Opener;
 use hawser_steer::migration::proof::Claimant;
@@ -30,7 +32,7 @@ use super::tracked::{Numbers, Tracked};
 use super::{Out, ends};
 use crate::networks::Networks;
 
-/// What surrounds the flows.
+/// Context of the flows.
 pub(super) struct Around<'a> {
     pub(super) links: &'a Links,
     pub(super) numbers: &'a Numbers,
@@ -46,7 +48,7 @@ impl Around<'_> {
         numbers
     }
 
-    /// The connection to a peer over the network, if that is alive, or over another.
+    /// Returns the connection to a peer over the network if it works, or over another one.
     fn link(&self, peer: &str, number: u8) -> Option<&Up> {
         let alive = self.alive();
         let direct = self.links.up(peer, number).filter(|_| alive.contains(&number));
@@ -54,34 +56,34 @@ impl Around<'_> {
     }
 }
 
-/// By which way a flow goes.
+/// Network and waypoint of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct FlowPath {
     pub(super) network: u8,
-    /// The waypoint.
+    /// Waypoint, if any.
     pub(super) through: Option<String>,
 }
 
-/// What became of a move.
+/// Outcome of a move.
 pub(super) struct Finished {
     pub(super) tracked: Tracked,
-    pub(super) way: Way,
+    pub(super) path: FlowPath,
     pub(super) request: Option<u64>,
     pub(super) result: Result<(), String>,
     pub(super) took: Duration,
 }
 
 struct Attempt {
-    way: Way,
+    path: FlowPath,
     near: SocketAddr,
     nonce: u32,
     stage: Stage,
 }
 
 enum Stage {
-    /// The peer is to believe that the flow is this host's.
+    /// The peer verifies that the flow belongs to this host.
     Proving,
-    /// The waypoint is asked for a way.
+    /// A relay is requested from the waypoint.
     Asking {
         tries: u32,
         due: Instant,
@@ -93,12 +95,12 @@ struct Flow {
     tracked: Tracked,
     peer: String,
     machine: Mover,
-    /// Of UDP: the proof that it is this host's.
+    /// Proof for a UDP flow that it belongs to this host.
     claim: Option<Claimant>,
-    /// When it may be claimed again, should the peer not believe it.
+    /// Time of the next claim, if the peer rejects this one.
     next_claim: Instant,
-    /// How the routes lead, but the first.
-    ways: Vec<(Route, Way, u32)>,
+    /// Networks of the routes, except the first.
+    paths: Vec<(Route, FlowPath, u32)>,
     attempt: Option<Attempt>,
     request: Option<u64>,
     started: Instant,
@@ -116,14 +118,14 @@ pub(super) struct Movers {
 }
 
 impl Movers {
-    /// Begins to move a flow to another way.
+    /// Starts to move a flow to another route.
     ///
     /// # Errors
-    /// In one line, why not.
+    /// The reason why it cannot be moved, in one line.
     pub(super) fn start(
         &mut self,
         tracked: &Tracked,
-        way: Way,
+        path: FlowPath,
         (request, why): (Option<u64>, String),
         around: &Around<'_>,
     ) -> Result<(), String> {
@@ -131,38 +133,38 @@ impl Movers {
         let peer = around
             .links
             .owner(far)
-            .ok_or_else(|| format!("no known peer has the address {far} (`hawser peer list`)"))?
+            .ok_or_else(|| format!("no peer has the address {far} (`hawser peer list`)"))?
             .to_owned();
-        let name = around.networks.name(way.network);
+        let name = around.networks.name(path.network);
         let network = around
             .networks
             .present()
-            .find(|(number, _)| *number == way.network);
+            .find(|(number, _)| *number == path.network);
         let address = network.and_then(|(_, network)| {
             let own = network.addresses.iter().map(|(address, _)| *address);
             own.into_iter().find(|address| address.is_ipv6() == far.is_ipv6())
         });
         let address = address.ok_or_else(|| format!("{name} has no address of the flow's family"))?;
         if tracked.protocol == TCP && self.numbers_of(tracked, around.numbers).is_none() {
-            return Err("it has carried nothing of late, so it is not known how far it is".to_owned());
+            return Err("it was idle, so its sequence numbers are not known".to_owned());
         }
         let near = SocketAddr::new(address, self.free_port(address));
         let id = self.id_of(tracked, &peer);
         let flow = self.flows.get_mut(&id).expect("it is there");
         if flow.is_busy() {
-            return Err("another migration of this flow is under way".to_owned());
+            return Err("another migration of this flow is in progress".to_owned());
         }
         let nonce = u32::from_be_bytes(random());
         (flow.request, flow.why, flow.started) = (request, why, around.now);
         flow.was_asked_for = request.is_some();
         let attempt = Attempt {
-            way,
+            path,
             near,
             nonce,
             stage: Stage::Proving,
         };
-        if around.link(&peer, attempt.way.network).is_none() {
-            return Err(format!("{peer} is not reached"));
+        if around.link(&peer, attempt.path.network).is_none() {
+            return Err(format!("{peer} is not connected"));
         }
         if flow.is_proven() == Some(false) {
             flow.claim = Some(Claimant::new(around.now));
@@ -171,7 +173,7 @@ impl Movers {
         Ok(())
     }
 
-    /// Claims a UDP flow at the peer where it ends, ahead of the time when it is to be moved.
+    /// Claims a UDP flow at its peer, before it needs to be moved.
     pub(super) fn claim(&mut self, tracked: &Tracked, peer: &str, now: Instant) {
         if tracked.protocol == TCP {
             return;
@@ -183,17 +185,17 @@ impl Movers {
             None => flow.claim.is_none(),
             Some(is_proven) => !is_proven,
         };
-        if is_wanted && open < MOST_CLAIMS && now >= flow.next_claim {
+        if is_wanted && open < MAX_CLAIMS && now >= flow.next_claim {
             (flow.claim, flow.next_claim) = (Some(Claimant::new(now)), now + CLAIM_AGAIN);
         }
     }
 
-    /// Whether challenges may come in.
-    pub(super) fn is_claiming(&self) -> bool {
-        self.flows.values().any(Flow::is_claiming)
+    /// Returns whether challenges may arrive: late copies of them also after the verdict.
+    pub(super) fn has_claims(&self) -> bool {
+        self.flows.values().any(|flow| flow.claim.is_some())
     }
 
-    /// Takes in a challenge that came over a flow's route.
+    /// Handles a challenge that arrived over a flow's route.
     pub(super) fn on_challenge(&mut self, challenge: &Challenge, now: Instant) {
         let flow = self.flows.get_mut(&challenge.flow).filter(|flow| {
             let route = flow.tracked.first;
@@ -211,7 +213,7 @@ impl Movers {
         }
     }
 
-    /// A flow as it was when it began, whatever its mark says by now.
+    /// Returns a flow with its first mark.
     pub(super) fn original(&self, tracked: &Tracked) -> Option<Tracked> {
         let turned = tracked.inside.turned();
         let mut all = self.flows.values().map(|flow| &flow.tracked);
@@ -221,7 +223,7 @@ impl Movers {
         .cloned()
     }
 
-    /// How far a TCP flow is, if it has carried something of late.
+    /// Returns the position of a TCP flow, if it was observed recently.
     pub(super) fn numbers_of(&self, tracked: &Tracked, numbers: &Numbers) -> Option<(u32, u32)> {
         let flow = self.flows.values().find(|flow| flow.is_of(tracked));
         numbers.of(&flow.map_or_else(|| vec![tracked.first], |flow| flow.machine.accepted()))
@@ -231,7 +233,7 @@ impl Movers {
         if let Some((id, _)) = self.flows.iter().find(|(_, flow)| flow.is_of(tracked)) {
             return *id;
         }
-        // From anywhere: the peer may remember numbers from before a restart.
+        // The first number is random, because the peer may remember numbers from before a restart.
         let id = self.next_flow.unwrap_or_else(|| u32::from_be_bytes(random()));
         self.next_flow = Some(id.wrapping_add(1));
         let flow = Flow {
@@ -240,7 +242,7 @@ impl Movers {
             machine: Mover::new(tracked.first, tracked.first.turned()),
             claim: None,
             next_claim: Instant::from_nanos(0),
-            ways: Vec::new(),
+            paths: Vec::new(),
             attempt: None,
             request: None,
             started: Instant::from_nanos(0),
@@ -252,27 +254,27 @@ impl Movers {
         id
     }
 
-    /// A port from which nothing else of this host sends: programs have those below.
+    /// Returns a port that no program of this host uses, above the kernel's range.
     fn free_port(&mut self, address: IpAddr) -> u16 {
         let ends = self.flows.values().flat_map(|flow| {
             let attempt = flow.attempt.iter().map(|attempt| attempt.near);
-            flow.ways.iter().map(|(route, ..)| route.near).chain(attempt)
+            flow.paths.iter().map(|(route, ..)| route.near).chain(attempt)
         });
         let ends = ends.filter(|near| near.ip() == address);
         let mut taken = BTreeSet::new();
         taken.extend(ends.map(|near| near.port()));
-        let count = PORTS.end() - PORTS.start() + 1;
+        let count = UNASSIGNED_PORTS.end() - UNASSIGNED_PORTS.start() + 1;
         for _ in 0..count {
-            let port = PORTS.start() + self.next_port % count;
+            let port = UNASSIGNED_PORTS.start() + self.next_port % count;
             self.next_port = self.next_port.wrapping_add(1) % count;
             if !taken.contains(&port) {
                 return port;
             }
         }
-        *PORTS.start()
+        *UNASSIGNED_PORTS.start()
     }
 
-    /// Takes in what a peer or a waypoint says.
+    /// Processes a message of a peer or a waypoint.
     pub(super) fn on_message(&mut self, peer: &str, message: &PeerMessage, around: &Around<'_>) {
         match *message {
             PeerMessage::Opened { nonce, seen } => {
@@ -299,7 +301,7 @@ impl Movers {
             }
             PeerMessage::Proven { flow } => self.on_verdict(flow, peer, true),
             PeerMessage::Unproven { flow, .. } => self.on_verdict(flow, peer, false),
-            // Nothing that a mover is told.
+            // These messages are not for a mover.
             PeerMessage::Hello(_)
             | PeerMessage::Welcome { .. }
             | PeerMessage::Refused(_)
@@ -309,18 +311,19 @@ impl Movers {
             | PeerMessage::Relay { .. }
             | PeerMessage::Claim { .. }
             | PeerMessage::Proof { .. }
-            | PeerMessage::Unrelay { .. } => tracing::debug!(peer, "a message out of place"),
+            | PeerMessage::Unrelay { .. } => tracing::debug!(peer, "unexpected message"),
         }
     }
 
-    /// The attempt of that number, if `peer` may speak of it: as the waypoint, or as the follower.
+    /// Returns the attempt with that number, if it belongs to `peer` as the waypoint or as the
+    /// follower.
     fn attempt(&mut self, nonce: u32, peer: &str, as_waypoint: bool) -> Option<(SocketAddr, &mut Stage)> {
         self.flows.values_mut().find_map(|flow| {
             let far = flow.tracked.first.far;
             let follower = flow.peer.as_str();
             let attempt = flow.attempt.as_mut().filter(|attempt| attempt.nonce == nonce)?;
             let speaker = if as_waypoint {
-                attempt.way.through.as_deref()?
+                attempt.path.through.as_deref()?
             } else {
                 follower
             };
@@ -331,14 +334,14 @@ impl Movers {
     fn on_unexpected(&mut self, nonce: u32, peer: &str, reason: Unexpected, now: Instant) {
         let flow = self.flows.values_mut().find(|flow| {
             flow.attempt.as_ref().is_some_and(|attempt| {
-                attempt.nonce == nonce && (flow.peer == peer || attempt.way.through.as_deref() == Some(peer))
+                attempt.nonce == nonce && (flow.peer == peer || attempt.path.through.as_deref() == Some(peer))
             })
         });
         if let Some(flow) = flow {
-            // It has forgotten what was proven, or has started anew.
+            // The peer has forgotten the proof, or has restarted.
             flow.claim = None;
             self.finished
-                .extend(flow.fail(format!("{peer} says: {reason}"), now));
+                .extend(flow.fail(format!("{peer} refuses: {reason}"), now));
         }
     }
 
@@ -347,7 +350,7 @@ impl Movers {
             let attempt = flow.attempt.as_ref();
             attempt.is_some_and(|attempt| {
                 attempt.nonce == nonce
-                    && attempt.way.through.as_deref() == Some(peer)
+                    && attempt.path.through.as_deref() == Some(peer)
                     && matches!(attempt.stage, Stage::Asking { .. })
             })
         });
@@ -355,8 +358,8 @@ impl Movers {
         let Some(mut attempt) = flow.attempt.take() else {
             return;
         };
-        let waypoint = around.link(peer, attempt.way.network).map(|up| up.remote.ip());
-        let follower = around.link(&flow.peer, attempt.way.network).map(|up| up.port);
+        let waypoint = around.link(peer, attempt.path.network).map(|up| up.remote.ip());
+        let follower = around.link(&flow.peer, attempt.path.network).map(|up| up.port);
         if let (Some(waypoint), Some(follower)) = (waypoint, follower) {
             let follower = SocketAddr::new(flow.tracked.first.far.ip(), follower);
             attempt.stage = flow.opening(&attempt, SocketAddr::new(waypoint, port), follower, around);
@@ -364,7 +367,7 @@ impl Movers {
         flow.attempt = Some(attempt);
     }
 
-    /// Takes in a packet of an opening.
+    /// Handles a packet of an opening.
     pub(super) fn on_packet(&mut self, packet: &Opening) {
         for flow in self.flows.values_mut() {
             if let Some(Attempt {
@@ -390,7 +393,7 @@ impl Movers {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let due = |flow: &Flow| {
             let attempt = flow.attempt.as_ref().and_then(|attempt| match &attempt.stage {
-                // As soon as that is decided.
+                // The stage ends as soon as the proof is decided.
                 Stage::Proving if flow.is_proven().is_some() => Some(Instant::from_nanos(0)),
                 Stage::Proving => None,
                 Stage::Asking { due, .. } => Some(*due),
@@ -405,12 +408,12 @@ impl Movers {
         self.flows.values().filter_map(due).min()
     }
 
-    /// What has ended since it was asked last.
+    /// Returns the moves that have ended since the last call.
     pub(super) fn take_finished(&mut self) -> Vec<Finished> {
         std::mem::take(&mut self.finished)
     }
 
-    /// How packets are to be rewritten, and which routes are being opened.
+    /// Returns the rewriting rules for packets, and the routes that are being opened.
     pub(super) fn rewriting(
         &self,
         flows: &mut Vec<Moved>,
@@ -420,8 +423,8 @@ impl Movers {
             let (mut accepted, mut nonces) = (flow.machine.accepted(), flow.nonces());
             if let Some((opener, nonce)) = flow.opener() {
                 if flow.tracked.protocol == TCP {
-                    // Taken in at once, which saves a change of the rules later: the packets of the
-                    // opening itself are told from the flow's.
+                    // Accepted at once, which avoids a later change of the rules: the packets of
+                    // the opening itself are distinguished from the flow's.
                     accepted.push(opener.route());
                     nonces.push(nonce);
                 } else {
@@ -435,46 +438,46 @@ impl Movers {
         }
     }
 
-    /// The flow's present network, if it has been moved, is being moved or has been tried.
+    /// Returns the flow's present network, if a move has been tried.
     pub(super) fn network_of(&self, tracked: &Tracked) -> Option<u8> {
         self.flows
             .values()
             .find(|flow| flow.is_of(tracked))
-            .map(|flow| flow.way().network)
+            .map(|flow| flow.route_now().network)
     }
 
-    /// The route on which the flow is sent.
+    /// Returns the route on which the flow is sent.
     pub(super) fn route_of(&self, tracked: &Tracked) -> Route {
         let flow = self.flows.values().find(|flow| flow.is_of(tracked));
         flow.map_or(tracked.first, |flow| flow.machine.route())
     }
 
-    /// Whether somebody has moved it where it is, or tried to.
+    /// Returns whether a user has moved the flow, or tried to.
     pub(super) fn was_asked_for(&self, tracked: &Tracked) -> bool {
         self.flows
             .values()
             .any(|flow| flow.is_of(tracked) && flow.was_asked_for)
     }
 
-    /// Whether a move of the flow is under way.
+    /// Returns whether a move of the flow is in progress.
     pub(super) fn is_busy(&self, tracked: &Tracked) -> bool {
         self.flows
             .values()
             .any(|flow| flow.is_of(tracked) && flow.is_busy())
     }
 
-    /// In words, where a moved flow is and why.
-    pub(super) fn tell(&self, tracked: &Tracked, networks: &Networks, now: Instant) -> Option<String> {
+    /// Returns the text about a moved flow's network and reason.
+    pub(super) fn description(&self, tracked: &Tracked, networks: &Networks, now: Instant) -> Option<String> {
         let flow = self
             .flows
             .values()
             .find(|flow| flow.is_of(tracked) && flow.moved > 0)?;
-        let way = flow.way();
-        let through = way
+        let path = flow.route_now();
+        let through = path
             .through
             .map_or(String::new(), |through| format!(" through {through}"));
         Some(format!(
-            "it was moved here{through} {} s ago: {}; it began on {}, its peer {} follows it, {} in all",
+            "it was moved here{through} {} s ago: {}; it began on {}, its peer is {}, moves so far: {}",
             now.since(flow.started).as_secs(),
             flow.why,
             networks.name(flow.tracked.network),
@@ -487,7 +490,7 @@ impl Movers {
         ))
     }
 
-    /// Forgets flows that are over.
+    /// Removes flows that have ended.
     pub(super) fn sweep(&mut self, live: &BTreeSet<(u8, Route)>, around: &Around<'_>, out: &mut Out) {
         let over: Vec<u32> = self
             .flows
@@ -499,13 +502,13 @@ impl Movers {
             let Some(mut flow) = self.flows.remove(&id) else {
                 continue;
             };
-            if let Some(up) = around.link(&flow.peer, flow.way().network) {
+            if let Some(up) = around.link(&flow.peer, flow.route_now().network) {
                 out.say(up, PeerMessage::Forget { flow: id });
             }
             self.finished
                 .extend(flow.fail("the flow has ended".to_owned(), around.now));
-            for (_, way, nonce) in &flow.ways {
-                unrelay(way, *nonce, around, out);
+            for (_, path, nonce) in &flow.paths {
+                unrelay(path, *nonce, around, out);
             }
         }
     }
@@ -519,18 +522,18 @@ impl Movers {
     }
 }
 
-fn unrelay(way: &Way, nonce: u32, around: &Around<'_>, out: &mut Out) {
-    if let Some(through) = &way.through
-        && let Some(up) = around.link(through, way.network)
+fn unrelay(path: &FlowPath, nonce: u32, around: &Around<'_>, out: &mut Out) {
+    if let Some(through) = &path.through
+        && let Some(up) = around.link(through, path.network)
     {
         out.say(up, PeerMessage::Unrelay { nonce });
     }
 }
 
 const TCP: u8 = hawser_wire::inner::protocol::TCP;
-/// Above what Linux gives to programs by itself (32768 to 60999).
-const PORTS: std::ops::RangeInclusive<u16> = 61_000..=65_535;
-/// Flows that are claimed at once.
-const MOST_CLAIMS: usize = 64;
-/// Whom a peer does not believe it will hardly believe a moment later.
+/// Maximum number of concurrent claims. Source: our choice, a quarter of what a follower accepts of
+/// one guest; more send datagrams in bursts.
+const MAX_CLAIMS: usize = 64;
+/// Retry interval of a claim that a peer has rejected: an immediate retry would fail too. Source:
+/// our choice; a rejected claim has a translator on its route, which changes with the network.
 const CLAIM_AGAIN: Duration = Duration::from_secs(30);

@@ -1,5 +1,5 @@
-//! What is moved without being asked for: flows of a network that is gone, and those that lie badly
-//! since another came back or a rule prefers it.
+//! Automatic migrations: flows of a failed network, and those on a wrong network since another
+//! returned or a rule prefers it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,30 +10,30 @@ use hawser_steer::assignment::balance::{Placed, moves};
 use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::inner::protocol;
 
-use super::mover::{Around, Way};
+use super::mover::{Around, FlowPath};
 use super::tracked::Tracked;
-use super::{Moving, told};
+use super::{Moving, label_of};
 use crate::networks::Networks;
 
-/// A network whose flows are to be moved as soon as they can be.
+/// Network whose flows are to be moved as soon as possible.
 pub(super) struct Stranded {
     why: String,
     until: Instant,
 }
 
-/// What is remembered of a flow from one look at the balance to the next.
+/// State of a flow between two checks of the balance.
 #[derive(Clone, Copy)]
 pub(super) struct Watched {
-    /// How far it was, if it is TCP.
+    /// TCP position of the flow.
     numbers: Option<(u32, u32)>,
-    /// Since when it may be moved again.
+    /// Time from which the flow may be moved again.
     rests_until: Instant,
 }
 
 impl Moving {
-    /// Moves what it can from a network that is gone, or has another address: long-lived flows
-    /// whose far host is a peer. What cannot be moved yet is tried again for `keep`, or for as long
-    /// as a peer may take to be reached.
+    /// Moves long-lived flows to peers from a network that was removed or has another address.
+    /// Flows that cannot be moved yet are retried for `keep`, or for the time that a connection to
+    /// a peer may take.
     pub(crate) fn rescue(
         &mut self,
         number: u8,
@@ -53,27 +53,27 @@ impl Moving {
         self.try_rescue(number, networks, now);
     }
 
-    /// What the rules say now of flows that begin: those that are moved by themselves keep to it.
+    /// Sets the present rules for new flows, which automatic migrations follow.
     pub(crate) fn know_rules(&mut self, choices: Vec<Choice>) {
         self.choices = choices;
     }
 
-    /// Whether flows wait to be moved.
+    /// Returns whether flows wait to be moved.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.stranded.is_empty()
     }
 
-    /// Whether it is time to look where flows to peers lie ([`Self::balance`]).
+    /// Returns whether it is time to check the networks of flows to peers ([`Self::balance`]).
     pub(crate) fn is_balance_due(&self, now: Instant) -> bool {
         self.has_peers() && now >= self.next_balance
     }
 
-    /// The network is back: what is on it stays.
+    /// Handles the return of a network: its flows remain.
     pub(crate) fn relieve(&mut self, number: u8) {
         self.stranded.remove(&number);
     }
 
-    /// Networks whose flows have waited long enough.
+    /// Returns the networks whose flows have waited for the maximum time.
     pub(crate) fn take_abandoned(&mut self, now: Instant) -> Vec<u8> {
         let over: Vec<u8> = self
             .stranded
@@ -97,7 +97,7 @@ impl Moving {
             let Some(tracked) = self.track(connection) else {
                 continue;
             };
-            // A flow that says nothing has the old mark until it does.
+            // An idle flow keeps the old mark until its next packet.
             let is_elsewhere = self.movers.network_of(&tracked).is_some_and(|now| now != number);
             if is_elsewhere
                 || self.movers.is_busy(&tracked)
@@ -108,7 +108,7 @@ impl Moving {
             let Some(peer) = self.links.owner(tracked.first.far.ip()) else {
                 continue;
             };
-            let reached: Vec<u8> = places(&self.choices, &tracked)
+            let reached: Vec<u8> = possible_networks(&self.choices, &tracked)
                 .into_iter()
                 .filter(|place| self.is_reached(peer, *place, networks))
                 .collect();
@@ -117,14 +117,14 @@ impl Moving {
             };
             self.next_turn += 1;
             if let Err(why) = self.go(&tracked, *to, &why, networks, now) {
-                tracing::info!(flow = told(&tracked), why, "flow not moved");
+                tracing::info!(flow = label_of(&tracked), why, "flow not moved");
             }
         }
     }
 
-    /// Moves flows to peers so that they lie as the rules would share them out now: a network that
-    /// is back gets its part, and a flow whose rule says so leaves its makeshift. What was moved by
-    /// hand stays.
+    /// Moves flows to peers to the networks that the rules would assign now: a network that is back
+    /// gets its share, and a flow leaves a network that replaced the one of its rule. Flows that
+    /// were moved by hand stay.
     pub(crate) fn balance(&mut self, networks: &Networks, now: Instant) {
         self.next_balance = now + BALANCE_EVERY;
         let Ok(connections) = conntrack::list(MARK, MARK_MASK) else {
@@ -139,7 +139,7 @@ impl Moving {
             let Some(peer) = self.links.owner(tracked.first.far.ip()) else {
                 continue;
             };
-            // Once its network is dead, nothing proves it any more.
+            // After the failure of its network the flow can no longer be proven.
             self.movers.claim(&tracked, peer, now);
             let at = self.movers.network_of(&tracked).unwrap_or(tracked.network);
             let numbers = self.movers.numbers_of(&tracked, &self.numbers);
@@ -174,13 +174,19 @@ impl Moving {
                 watched.rests_until = now + REST;
             }
             let to = u8::try_from(to.0).expect("it was one");
-            if let Err(why) = self.go(tracked, to, "there is more room for it here", networks, now) {
-                tracing::debug!(flow = told(tracked), why, "flow not moved");
+            if let Err(why) = self.go(
+                tracked,
+                to,
+                "this network has more capacity for it",
+                networks,
+                now,
+            ) {
+                tracing::debug!(flow = label_of(tracked), why, "flow not moved");
             }
         }
     }
 
-    /// Whether a flow to the peer could be moved there.
+    /// Returns whether a flow to the peer could be moved to the network.
     fn is_reached(&self, peer: &str, network: u8, networks: &Networks) -> bool {
         networks.is_alive(network) && self.links.up(peer, network).is_some()
     }
@@ -199,15 +205,15 @@ impl Moving {
             networks,
             now,
         };
-        let way = Way {
+        let path = FlowPath {
             network,
             through: None,
         };
-        self.movers.start(tracked, way, (None, why.to_owned()), &around)
+        self.movers.start(tracked, path, (None, why.to_owned()), &around)
     }
 
-    /// Whether a connection is not to be let go with the network: it is elsewhere, on its way, or
-    /// waits to be moved.
+    /// Returns whether a connection must not be released with the network: it has been moved, is
+    /// being moved, or waits to be moved.
     pub(crate) fn holds(&self, connection: &Connection, network: u8, networks: &Networks) -> bool {
         let Some(tracked) = self.track(connection) else {
             return false;
@@ -224,8 +230,8 @@ impl Moving {
     }
 }
 
-/// Whose turn it would be by the rule of a flow, were it to begin now; nobody's if its program has
-/// chosen.
+/// Returns the networks that a flow's rule would use in turn for a new flow; empty if its program
+/// has chosen.
 fn turns<'a>(choices: &'a [Choice], tracked: &Tracked) -> &'a [u8] {
     if tracked.reason == reason::PROGRAM {
         return &[];
@@ -237,15 +243,15 @@ fn turns<'a>(choices: &'a [Choice], tracked: &Tracked) -> &'a [u8] {
     choice.map_or(&[], |choice| &choice.turns[family])
 }
 
-/// The networks where a flow may go by itself.
-fn places(choices: &[Choice], tracked: &Tracked) -> Vec<u8> {
-    let mut places = turns(choices, tracked).to_vec();
-    places.sort_unstable();
-    places.dedup();
-    places
+/// Returns the networks to which a flow may be moved automatically.
+fn possible_networks(choices: &[Choice], tracked: &Tracked) -> Vec<u8> {
+    let mut possible_networks = turns(choices, tracked).to_vec();
+    possible_networks.sort_unstable();
+    possible_networks.dedup();
+    possible_networks
 }
 
-/// The addresses of a network from which flows go on; none of one that is not alive.
+/// Addresses of a network to which flows may move; none of a network that does not work.
 fn addresses(number: u8, networks: &Networks) -> BTreeSet<IpAddr> {
     let known = networks
         .all()
@@ -261,14 +267,18 @@ fn is_long_lived(connection: &Connection) -> bool {
     connection.is_assured && matches!(connection.protocol, protocol::TCP | protocol::UDP)
 }
 
-/// How long the flows of a network that is gone wait for a peer to be reached over another: a few
-/// attempts.
+/// Time for which flows of a failed network wait until the peer is reached over another: a few
+/// attempts. Source: our choice; a longer one keeps connections that programs have given up.
 const RESCUE_FOR: Duration = Duration::from_secs(10);
+/// Interval of comparisons of the networks' load. Source: our choice; each reads the kernel's
+/// connections, and a rate needs two of them.
 const BALANCE_EVERY: Duration = Duration::from_secs(2);
-/// Half a Mbit/s between two looks at the balance: more than programs that wait for people send.
-/// Units: bytes.
+/// Minimum traffic of a flow between two checks of the balance, more than interactive programs
+/// send. Source: half a Mbit/s over [`BALANCE_EVERY`]. Units: bytes.
 const HEAVY: u32 = 1 << 17;
-/// Longer than a TCP connection takes to fill the network where it came to.
+/// Time between two moves of a flow, longer than a TCP connection needs to fill its new network.
+/// Source: our choice; a shorter one moves a flow before its rate on the new network is known, a
+/// longer one leaves networks unused for as long.
 const REST: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -309,16 +319,16 @@ mod tests {
             choice(reason::FIRST_RULE + 2, &[], false),
             choice(reason::DEFAULT, &[3, 2, 3], false),
         ];
-        let places = |reason| places(&choices, &tracked(reason));
-        assert_eq!(places(reason::FIRST_RULE), [4]);
-        assert_eq!(places(reason::FIRST_RULE + 1), [] as [u8; 0], "strict");
+        let possible_networks = |reason| possible_networks(&choices, &tracked(reason));
+        assert_eq!(possible_networks(reason::FIRST_RULE), [4]);
+        assert_eq!(possible_networks(reason::FIRST_RULE + 1), [] as [u8; 0], "strict");
         assert_eq!(
-            places(reason::FIRST_RULE + 2),
+            possible_networks(reason::FIRST_RULE + 2),
             [2, 3],
             "its networks are not there"
         );
-        assert_eq!(places(reason::DEFAULT), [2, 3]);
-        assert_eq!(places(reason::CAME_IN), [2, 3]);
-        assert_eq!(places(reason::PROGRAM), [] as [u8; 0]);
+        assert_eq!(possible_networks(reason::DEFAULT), [2, 3]);
+        assert_eq!(possible_networks(reason::CAME_IN), [2, 3]);
+        assert_eq!(possible_networks(reason::PROGRAM), [] as [u8; 0]);
     }
 }

@@ -1,5 +1,5 @@
-//! The rules of a waypoint: set beside the event loop, one run of nft at a time. What changes
-//! meanwhile waits for the next run, together.
+//! Rules of a waypoint, which are set concurrently with the event loop, with one run of nft at a
+//! time. All changes in the meantime are combined in the next run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use hawser_wire::peer::PeerMessage;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Sets the body of the table; may take its time.
+/// Function that sets the body of the table; it may block.
 pub(super) type SetRules = Arc<dyn Fn(&str) -> Result<(), SystemError> + Send + Sync>;
 
-/// What waits until the rules are set.
+/// Action that waits until the rules are installed.
 #[derive(Debug)]
 pub(super) enum Then {
     Say(Outbox, PeerMessage),
@@ -31,33 +31,33 @@ impl Then {
                 if let Some(bytes) = opening.emit()
                     && let Err(error) = send_packet(None, opening.destination.ip(), &bytes)
                 {
-                    tracing::debug!(%error, "an opening is not passed on");
+                    tracing::debug!(%error, "cannot forward an opening");
                 }
             }
         }
     }
 }
 
-/// What is to be done.
+/// Pending work.
 #[derive(Debug)]
 pub(super) enum Due {
-    /// Rules are to be made and [`set`](Rules::set).
+    /// Rules must be created and [`set`](Rules::set).
     Make,
-    /// They are set: this may happen now.
+    /// Rules are installed, so these actions may be executed now.
     Happen(Vec<Then>),
 }
 
-/// Which rules are wanted, and which stand.
+/// Wanted and installed rules.
 ///
-/// Cost: a change O(1); rules are made once for all changes before a run.
+/// Cost: O(1) per change; rules are created once for all changes before a run.
 ///
-/// Bounds: runs of nft for at most half of the time, and [`PAUSE`] between two; [`WAITING`] things
-/// wait for it.
+/// Bounds: nft runs for at most half of the time, with [`PAUSE`] between two runs; at most
+/// [`WAITING`] actions wait.
 pub(super) struct Rules {
     set: SetRules,
-    /// Grows with every change of what is wanted.
+    /// Number of the wanted rules, incremented by every change.
     number: u64,
-    /// The number of the rules that were tried last.
+    /// Number of the last tried rules.
     tried: u64,
     run: Option<Run>,
     waiting: VecDeque<(u64, Then)>,
@@ -84,12 +84,12 @@ impl Rules {
         }
     }
 
-    /// Wants others from now on.
+    /// Marks the wanted rules as changed.
     pub(super) fn change(&mut self) {
         self.number += 1;
     }
 
-    /// Does something once all that is wanted now is set; at once where it is.
+    /// Executes an action once the presently wanted rules are set, immediately if they are.
     pub(super) fn then(&mut self, what: Then) {
         if self.tried == self.number {
             what.happen();
@@ -98,12 +98,12 @@ impl Rules {
         }
     }
 
-    /// How often rules were set.
+    /// Returns the number of installations.
     pub(super) fn runs(&self) -> u64 {
         self.runs
     }
 
-    /// Sets all that is wanted now.
+    /// Sets the presently wanted rules.
     pub(super) fn set(&mut self, body: String) {
         let set = Arc::clone(&self.set);
         self.runs += 1;
@@ -114,7 +114,7 @@ impl Rules {
         });
     }
 
-    /// Waits until rules are to be made, or have been set. May be dropped while it waits.
+    /// Waits until rules must be created, or have been set. Cancel safe.
     pub(super) async fn next(&mut self) -> Due {
         let Some(run) = &mut self.run else {
             if self.tried == self.number {
@@ -143,19 +143,23 @@ impl Rules {
         };
         tracing::warn!(
             error = trouble,
-            "flows do not go through here: the rules are refused"
+            "flows are not relayed: the kernel rejects the rules"
         );
-        // A way that is to be gone does not stay because of that.
+        // Removed relays must nevertheless be deleted from the kernel.
         self.change();
         self.not_before = now + RETRY;
         Due::Happen(Vec::new())
     }
 }
 
-/// Between two runs of nft, or as long as the last one took, so that no more than half of a
-/// processor is spent on it: a run takes 20 ms for ten ways and 360 ms for a thousand.
+/// Minimum interval between two runs of nft, or the duration of the last one, so that at most half
+/// of a processor is used. Source: measured, a run takes 20 ms for ten relays and 360 ms for a
+/// thousand.
 const PAUSE: Duration = Duration::from_millis(50);
-/// After a run that failed.
+/// Pause after a failed run. Source: our choice; the cause is another program's transaction or the
+/// operator, and each run of nft takes some milliseconds.
 const RETRY: Duration = Duration::from_millis(500);
-/// More than all guests together may have ways: two for each, its answer and its opening.
+/// Maximum number of waiting actions, more than all relays can have: two for each, its answer and
+/// its opening. Source: 4,536 ports (`UNASSIGNED_PORTS` of `system/linux`) permit 9,072, rounded up
+/// to a power of two.
 const WAITING: usize = 16_384;

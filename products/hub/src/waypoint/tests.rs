@@ -13,7 +13,7 @@ struct World {
     path: std::path::PathBuf,
     tell: mpsc::Sender<GuestNews>,
     policy: watch::Sender<Policy>,
-    /// The rules that were set, each time.
+    /// Bodies of all installations.
     bodies: Arc<Mutex<Vec<String>>>,
 }
 
@@ -30,7 +30,7 @@ fn policy(more: &str) -> Policy {
     Policy::new(config.isolation(Vec::new(), Vec::new()), &config)
 }
 
-/// Nft takes 30 ms.
+/// Creates a world in which a run of nft takes 30 ms.
 fn world(more: &str) -> (World, Waypoint) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("clients");
@@ -124,7 +124,7 @@ fn every_way_has_ports_of_its_own_and_is_asked_for_twice_in_vain() {
     assert!(relay.is_over(late), "nothing has come");
     relay.near = Some((server, server));
     assert!(!relay.is_over(late) && relay.is_over(late + ABSENCE));
-    for nonce in 2..=MOST_RELAYS as u32 {
+    for nonce in 2..=MAX_RELAYS as u32 {
         assert!(
             waypoint
                 .relay(ALICE, "alice", nonce, protocol::UDP, server)

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use hawser_units::{Net, is_private};
 
-/// Decides to which hubs takers may send: to those at public addresses beyond the giver's links,
-/// and to those that the configuration names.
+/// Hubs to which takers may send: those at public addresses beyond the giver's links, and those in
+/// the configuration.
 ///
-/// So takers do not reach the giver, its neighbours on a link or its local networks through it. The
-/// prefixes of a link count also where they are public: with IPv6 every neighbour on a link has a
+/// So takers cannot reach the giver, its neighbours on a link or its local networks through it.
+/// Public prefixes of a link are also excluded, because with IPv6 every neighbour on a link has a
 /// public address.
 #[derive(Debug)]
 pub(super) struct Destinations {
@@ -17,8 +17,7 @@ pub(super) struct Destinations {
 }
 
 impl Destinations {
-    /// Permits the hubs of `named`, and until the next [`Self::handle_links`] others beyond
-    /// `on_link`.
+    /// Creates the rule: permits the hubs of `named`, and others outside the prefixes `on_link`.
     pub(super) fn new(named: Vec<SocketAddr>, on_link: Vec<Net>) -> Self {
         Self { named, on_link }
     }
@@ -70,7 +69,7 @@ mod tests {
         for hub in ["[2606:4700:7:2::99]:4433", "8.8.4.4:4433", "203.0.113.200:4433"] {
             assert!(permits(&destinations, hub), "{hub}");
         }
-        // A link comes: its hosts are no hubs any more.
+        // The hosts of a new link are no longer permitted as hubs.
         destinations.handle_links(vec![net("8.8.4.0/24")]);
         assert!(!permits(&destinations, "8.8.4.4:4433"));
         assert!(permits(&destinations, "8.8.8.8:4433"));

@@ -1,4 +1,4 @@
-//! Connections of takers: lets them in, hears their hello, and says what they are told.
+//! Connections of takers: handshake, first message, and messages to them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -18,33 +18,33 @@ use tokio::sync::mpsc;
 
 type Stream = ControlStream<PoolMessage>;
 
-/// What happens at the door.
+/// Event of a taker's connection.
 pub(super) enum GuestNews {
-    /// Somebody asks.
+    /// Accepted connection.
     Up(Box<Guest>),
-    /// What the taker of a connection says that its hub has signed.
+    /// Signed receipt, as the taker of a connection reports it.
     Receipt(u64, Box<Receipt>),
-    /// A connection is gone.
+    /// End of a connection.
     Down(u64),
 }
 
-/// A taker that asks, or takes.
+/// Taker that requests or uses uplinks.
 pub(super) struct Guest {
-    /// Which connection; never used again.
+    /// Id of the connection; never used again.
     pub(super) id: u64,
-    /// Whose key it has proven.
+    /// Code of its authenticated key.
     pub(super) code: Code,
-    /// Where it is.
+    /// Address of the taker.
     pub(super) from: SocketAddr,
-    /// Where it has met this machine.
+    /// Local address of the connection.
     pub(super) at: Option<IpAddr>,
-    /// How it presents itself.
+    /// First message of the taker.
     pub(super) hello: PoolHello,
-    /// Takes what it is to be told; a refusal is the last that it is told.
+    /// Queue of messages to it; a rejection is the last one.
     pub(super) outbox: mpsc::Sender<PoolMessage>,
 }
 
-/// Lets takers in until the endpoint closes.
+/// Accepts takers until the endpoint closes.
 pub(super) async fn serve(endpoint: Endpoint, news: mpsc::Sender<GuestNews>) {
     let admission = Admission::default();
     let mut next = 0;
@@ -60,7 +60,7 @@ pub(super) async fn serve(endpoint: Endpoint, news: mpsc::Sender<GuestNews>) {
                 next += 1;
                 hawser_linux::tasks::spawn(async move {
                     if let Err(error) = serve_one(next, incoming, handshake, admission, &news).await {
-                        tracing::debug!(%from, error = format!("{error:#}"), "neighbour not let in");
+                        tracing::debug!(%from, error = format!("{error:#}"), "neighbour rejected");
                     }
                 });
             }
@@ -70,8 +70,8 @@ pub(super) async fn serve(endpoint: Endpoint, news: mpsc::Sender<GuestNews>) {
     }
 }
 
-/// Whether an address can be a neighbour's: local networks have private addresses, or those of
-/// their link. Nobody else is answered, wherever the port is open to.
+/// Returns whether an address may be a neighbour's: local networks have private or link-local
+/// addresses. Other sources get no answer, regardless of firewalls.
 fn is_near(address: IpAddr) -> bool {
     is_private(address)
 }
@@ -87,17 +87,17 @@ async fn serve_one(
         let connection = incoming.await?;
         let key = tls::peer_key(&connection)?;
         let permit = admission.connection(key);
-        let permit = permit.context("it has too many connections already")?;
+        let permit = permit.context("it has too many connections")?;
         let (send, receive) = connection.accept_bi().await?;
         let mut stream = Stream::new(send, receive);
         let PoolMessage::Hello(hello) = stream.next().await? else {
-            anyhow::bail!("the first message is no hello");
+            anyhow::bail!("the first message is not a hello");
         };
         anyhow::Ok((connection, key.code(), permit, stream, hello))
     };
     let (connection, code, _permit, stream, hello) = tokio::time::timeout(TIMEOUT, opening)
         .await
-        .context("it did not say hello in time")??;
+        .context("it sent no hello in time")??;
     drop(handshake);
     let (outbox, messages) = mpsc::channel(OUTBOX);
     let guest = Guest {
@@ -118,7 +118,7 @@ async fn serve_one(
     Ok(())
 }
 
-/// Says what there is to say, and passes receipts on, until the connection ends.
+/// Sends waiting messages, and passes receipts on, until the connection ends.
 async fn converse(
     id: u64,
     mut stream: Stream,
@@ -128,7 +128,7 @@ async fn converse(
     loop {
         tokio::select! {
             heard = stream.next() => match heard {
-                // A later one has what this one has.
+                // A later receipt includes this one.
                 Ok(PoolMessage::Receipt(_)) if !budget.spend(1, Instant::now()) => {}
                 Ok(PoolMessage::Receipt(receipt)) => {
                     let receipt = GuestNews::Receipt(id, receipt);
@@ -137,7 +137,7 @@ async fn converse(
                     }
                 }
                 Ok(PoolMessage::Unknown(_)) if budget.spend(1, Instant::now()) => {}
-                Ok(_) => return "it says what no taker says".to_owned(),
+                Ok(_) => return "it sent an unexpected message".to_owned(),
                 Err(error) => return error.to_string(),
             },
             message = messages.recv() => match message {
@@ -154,13 +154,15 @@ async fn converse(
     }
 }
 
-/// A device that is near answers within a few milliseconds.
+/// Timeout of an answer; a nearby device answers within a few milliseconds. Source: our choice; a
+/// longer one keeps permits from others, a shorter one fails while a device wakes its radio.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// Receipts of a taker: one of each way out a second, and some more when it connects. Each costs
-/// this machine the check of a signature.
+/// Rate of a taker's receipts: one of each uplink per second, and some more when it connects. Each
+/// costs this machine the verification of a signature.
 const PACE: Pace = Pace {
     burst: 64,
     per_second: 8,
 };
-/// Messages that wait for one that does not read: what it was told before is old by then.
+/// Capacity of the queue to a taker that does not read: older messages are obsolete. Source: our
+/// choice; more only takes memory.
 const OUTBOX: usize = 64;

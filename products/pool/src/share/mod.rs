@@ -1,9 +1,8 @@
-//! The daemon of a device that gives: who may take, what is offered to whom, and what has been
-//! carried.
+//! Daemon of a device that gives: permissions of takers, offers, and relayed traffic.
 //!
-//! One task owns everything and waits for whatever happens next: a network comes or goes, a taker
-//! asks or leaves, somebody asks over the control socket, half a second has passed, a signal
-//! arrives. What is relayed does not pass through here (`relay.rs`).
+//! One task owns everything and waits for the next event: a change of a network, the connection or
+//! end of a taker, a request over the control socket, a timer of half a second, a signal. Relayed
+//! datagrams do not pass through here (`relay.rs`).
 //!
 //! ```text
 //!   taker asks --> known? --no--> Waiting: `hawser share allow NAME CODE`
@@ -12,7 +11,7 @@
 //!                  hub allowed, no loop, room --no--> Refused
 //!                     | yes
 //!                     v
-//!                  Taking: an offer of each way out every two seconds --> revoked, over: Refused
+//!                  Taking: an offer of each uplink every two seconds --> revoked, over: Refused
 //! ```
 
 mod destinations;
@@ -37,9 +36,9 @@ use hawser_linux::clock::local_time;
 use hawser_linux::netlink::{Network, Watch};
 use hawser_linux::system::System;
 use hawser_linux::udp::{OUTER_MARK, plain};
-use hawser_proto::pool::giving::{Over, TakerId, Terms, WayId};
-use hawser_proto::pool::monitor::{Announcer, MemberId, Offer, Say};
-use hawser_units::{Bytes, Net, Rate};
+use hawser_proto::pool::giving::{Over, TakerId, Terms, UplinkId};
+use hawser_proto::pool::monitor::{Announcer, MemberId, Offer, Say, UNCAPPED};
+use hawser_units::{Bytes, Net};
 use hawser_wire::pool::{NotGiven, PoolMessage, PoolOffer, VERSION};
 use socket2::SockRef;
 use tokio::sync::mpsc;
@@ -54,24 +53,24 @@ use destinations::Destinations;
 use guest::{Guest, GuestNews};
 use relay::{Link, Relay, since};
 
-/// How to give.
+/// Parameters of giving.
 pub struct ShareOptions {
-    /// Where key, configuration and the list of those who are trusted are.
+    /// Directory of key, configuration and the list of trusted devices.
     pub dir: PathBuf,
-    /// Where lock, socket and journal are.
+    /// Directory of lock, socket and journal.
     pub run_dir: PathBuf,
-    /// What `share.toml` says, with what the command line says in its place.
+    /// Contents of `share.toml`, with the options of the command line.
     pub config: ShareConfig,
-    /// Only these of the known takers; all of them where nobody is named.
+    /// Names of the known takers to accept; empty accepts all of them.
     pub only: Vec<String>,
     /// Changes the log filter while running.
     pub log: LogLevel,
 }
 
-/// Gives until it is asked to end.
+/// Shares networks until the process is asked to end.
 ///
 /// # Errors
-/// What keeps it from working, in one line; the system is as it was before.
+/// The reason why it cannot work, in one line; the system is restored.
 pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
     let run_dir = RunDir::take(&options.run_dir)?;
     let identity = super::identity(&options.dir)?;
@@ -93,7 +92,7 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
     let code = identity.hash().code();
     let announcement = announce(&options.config, code, port);
     let control = ControlSocket::listen(run_dir.socket())?;
-    // Known before the first taker is judged.
+    // The links must be known before the decision about the first taker.
     let mut links = Watch::on_link()?;
     let on_link = links.next().await?;
     let started = Clock::now();
@@ -149,47 +148,47 @@ struct Share {
     system: System,
     destinations: Destinations,
     links: Watch<Net>,
-    ways: BTreeMap<String, WayOut>,
+    ways: BTreeMap<String, SharedUplink>,
     next_way: u16,
     guests: BTreeMap<u64, Taker>,
-    /// A device keeps its number, and with it its turn.
+    /// Numbers of devices, which keep their number and thus their turn.
     taker_ids: BTreeMap<Code, TakerId>,
-    /// By name: what earlier connections have carried, up and down.
+    /// Bytes relayed by earlier connections, up and down, by name.
     carried_before: BTreeMap<String, [u64; 2]>,
     accounts: Accounts,
     receipts: Receipts,
     started: Clock,
 }
 
-/// A network that is given.
-struct WayOut {
+/// Network that is shared.
+struct SharedUplink {
     number: u16,
     network: Network,
 }
 
-/// A connection of a taker.
+/// Connection of a taker.
 struct Taker {
     guest: Guest,
     standing: Standing,
 }
 
 enum Standing {
-    /// Its owner has not been allowed, or names another hub; and why it waits.
+    /// Taker that waits for the owner's permission or for another hub, with the reason.
     Waiting(&'static str),
-    /// It takes.
+    /// Accepted taker.
     Taking(Taking),
-    /// It has been told no.
+    /// Rejected taker.
     Refused(NotGiven),
 }
 
 struct Taking {
     name: String,
     id: TakerId,
-    /// The places among the hubs that it named, and the hubs.
+    /// Named hubs, with their index.
     hubs: Vec<(u8, SocketAddr)>,
-    /// By way out.
+    /// Offers by uplink.
     offers: BTreeMap<u16, Offered>,
-    /// What its account has of what it has had, up and down.
+    /// Bytes that the account already contains, up and down.
     accounted: [u64; 2],
 }
 
@@ -221,12 +220,12 @@ impl Share {
                     return Ok(());
                 },
             }
-            self.offer_ways().await;
+            self.offer_uplinks().await;
             self.announce();
         }
     }
 
-    /// Says goodbye: takers go on over other networks at once.
+    /// Sends a goodbye, so that takers continue over other networks immediately.
     async fn end(&mut self) {
         for taker in self.guests.values_mut() {
             if let Standing::Taking(taking) = &mut taker.standing {
@@ -253,7 +252,7 @@ impl Share {
         for network in given {
             if let Some(way) = self.ways.get_mut(&network.name) {
                 if way.network.index != network.index {
-                    // Sockets hang on the device that is gone.
+                    // The sockets are bound to the removed device.
                     way.number = self.next_way;
                     self.next_way = self.next_way.wrapping_add(1);
                 }
@@ -262,15 +261,16 @@ impl Share {
             }
             tracing::info!(network = network.name, "given");
             if let Err(error) = self.system.prepare_uplink(&network.name) {
-                tracing::warn!(network = network.name, %error, "answers may be filtered here");
+                tracing::warn!(network = network.name, %error, "packets may be dropped by reverse path filtering");
             }
             let number = self.next_way;
             self.next_way = self.next_way.wrapping_add(1);
-            self.ways.insert(network.name.clone(), WayOut { number, network });
+            self.ways
+                .insert(network.name.clone(), SharedUplink { number, network });
         }
     }
 
-    /// Ends relays to hosts of a link that the machine has now.
+    /// Ends relays to hosts of the machine's present links.
     fn on_links(&mut self, on_link: Vec<Net>) {
         self.destinations.handle_links(on_link);
         let all: Vec<u64> = self.guests.keys().copied().collect();
@@ -282,13 +282,13 @@ impl Share {
     fn on_guest(&mut self, news: GuestNews) {
         match news {
             GuestNews::Up(guest) => {
-                // One connection of a device: the newest, which knows where it is now.
+                // Only the newest connection of a device remains, since it has the present address.
                 let old = self.guests.values().find(|other| other.guest.code == guest.code);
                 if let Some(old) = old.map(|old| old.guest.id) {
                     self.remove(old);
                 }
                 let strangers = self.guests.values().filter(|taker| !taker.is_taking()).count();
-                if strangers >= MOST_STRANGERS {
+                if strangers >= MAX_STRANGERS {
                     let _ = guest.outbox.try_send(PoolMessage::Refused(NotGiven::Busy));
                     return;
                 }
@@ -307,7 +307,7 @@ impl Share {
                 if let Some(taker) = self.guests.get(&id).filter(|taker| taker.is_taking()) {
                     let code = taker.guest.code;
                     if !self.receipts.enter(Side::Given, self.code, code, &receipt) {
-                        tracing::debug!(%code, "a receipt is not signed, or of others");
+                        tracing::debug!(%code, "a receipt has no valid signature, or is for other devices");
                     }
                 }
             }
@@ -327,7 +327,7 @@ impl Share {
         let now = since(self.started);
         for taker in self.guests.values_mut() {
             if let Standing::Taking(taking) = &mut taker.standing {
-                let had = self.relay.carried_for(taking.id);
+                let had = self.relay.relayed_for(taking.id);
                 taking.account(&mut self.accounts, taker.guest.code, had);
             }
         }
@@ -335,7 +335,7 @@ impl Share {
         self.receipts.keep(now);
     }
 
-    /// Decides about a taker, anew whenever something may have changed.
+    /// Decides about a taker; repeated after each change.
     fn judge(&mut self, id: u64, is_new: bool) {
         let Some(mut taker) = self.guests.remove(&id) else {
             return;
@@ -369,7 +369,7 @@ impl Share {
         self.guests.insert(id, taker);
     }
 
-    /// Whether a taker that takes may go on.
+    /// Returns whether an accepted taker may continue.
     fn still_may(&self, guest: &Guest, taking: &Taking) -> Verdict {
         let is_known = self.known(guest.code).is_some_and(|known| {
             known.name == taking.name && taking.hubs.iter().all(|(_, hub)| known.hubs.contains(hub))
@@ -385,7 +385,7 @@ impl Share {
         }
     }
 
-    /// Whether a taker that asks may take.
+    /// Returns whether a requesting taker may be accepted.
     fn may(&mut self, guest: &Guest) -> Verdict {
         if guest.hello.version != VERSION {
             return Verdict::Refuse(NotGiven::Version);
@@ -396,22 +396,23 @@ impl Share {
             return Verdict::Refuse(NotGiven::Hub);
         }
         let Some(known) = self.known(guest.code) else {
-            return Verdict::Wait("its owner is not known here");
+            return Verdict::Wait("its code is not allowed here");
         };
         let name = known.name.clone();
         if known.hubs.is_empty() {
-            // The consent was for the device: what it names first is what it is held to.
+            // The consent applies to the device; the hubs that it names first become its permitted
+            // ones.
             let named = hubs.iter().map(|(_, hub)| *hub).collect();
             let kept = Trust::update(&self.options.dir, |trust| trust.allow(&name, guest.code, named));
             if let Err(error) = kept {
-                tracing::warn!(error = format!("{error:#}"), "cannot remember the hub of a taker");
-                return Verdict::Wait("its hub cannot be remembered");
+                tracing::warn!(error = format!("{error:#}"), "cannot store the hub of a taker");
+                return Verdict::Wait("its hub cannot be stored");
             }
             self.trust.refresh();
         } else {
             hubs.retain(|(_, hub)| known.hubs.contains(hub));
             if hubs.is_empty() {
-                return Verdict::Wait("it names another hub than it was allowed for");
+                return Verdict::Wait("it names another hub than the one for which it was allowed");
             }
         }
         if self.relay.over().is_some() {
@@ -441,14 +442,14 @@ impl Share {
         (only.is_empty() || only.contains(&known.name)).then_some(known)
     }
 
-    /// Ends what a taker takes.
+    /// Ends the relays of a taker.
     fn stop(&mut self, taker: &mut Taker) {
         let standing = std::mem::replace(&mut taker.standing, Standing::Waiting(""));
         if let Standing::Taking(mut taking) = standing {
             for (way, offered) in &mut taking.offers {
                 withdraw(&taker.guest, *way, offered, since(self.started));
             }
-            let had = self.relay.carried_for(taking.id);
+            let had = self.relay.relayed_for(taking.id);
             taking.account(&mut self.accounts, taker.guest.code, had);
             let before = self.carried_before.entry(taking.name).or_default();
             *before = [before[0] + had[0], before[1] + had[1]];
@@ -463,8 +464,8 @@ impl Share {
         }
     }
 
-    /// Opens a port for each way out and taker, and closes those of ways that are gone.
-    async fn offer_ways(&mut self) {
+    /// Opens a port for each uplink and taker, and closes those of removed uplinks.
+    async fn offer_uplinks(&mut self) {
         let now = since(self.started);
         for taker in self.guests.values_mut() {
             let Standing::Taking(taking) = &mut taker.standing else {
@@ -487,26 +488,29 @@ impl Share {
                     continue;
                 }
                 let from = plain(taker.guest.from).ip();
-                let places = (meeting_place(&taker.guest), from);
-                let way_out = (WayId(number), way.network.name.as_str());
+                let places = (relay_address(&taker.guest), from);
+                let way_out = (UplinkId(number), way.network.name.as_str());
                 match self.relay.open(taking.id, places, hub, way_out).await {
                     Ok(link) => {
                         let mut announcer = Announcer::new(MemberId(number.into()), sequence(), LIFETIME);
                         let rate = self.options.config.cap.map_or(UNCAPPED, |speed| speed.0);
-                        announcer.handle_offer(Some(Offer { rate, cost: 0 }), now);
+                        let cost = self.options.config.cost;
+                        announcer.handle_offer(Some(Offer { rate, cost }), now);
                         let hub = place;
                         taking.offers.insert(number, Offered { link, hub, announcer });
                     }
-                    Err(error) => tracing::warn!(network = way.network.name, %error, "cannot be given"),
+                    Err(error) => tracing::warn!(network = way.network.name, %error, "cannot be shared"),
                 }
             }
         }
     }
 
-    /// Says what is offered, as often as it has to be said.
+    /// Announces the offers at their interval.
     fn announce(&mut self) {
         let now = since(self.started);
         let cap = self.options.config.cap;
+        let quota = self.options.config.quota;
+        let quota_left = quota.map(|quota| quota.0.saturating_sub(self.relay.relayed()));
         for taker in self.guests.values_mut() {
             let Standing::Taking(taking) = &mut taker.standing else {
                 continue;
@@ -516,7 +520,7 @@ impl Share {
                     continue;
                 };
                 while let Some(beacon) = offered.announcer.poll_transmit(now) {
-                    let Say::Announce(_, lifetime) = beacon.say else {
+                    let Say::Announce(Offer { cost, .. }, lifetime) = beacon.say else {
                         continue;
                     };
                     let offer = PoolOffer {
@@ -528,7 +532,9 @@ impl Share {
                         hub: offered.hub,
                         mtu: u16::try_from(way.network.mtu).unwrap_or(u16::MAX),
                         cap_bps: cap.map_or(0, |speed| speed.0.as_bps()),
-                        carried: offered.link.carried(),
+                        cost,
+                        quota_left,
+                        carried: offered.link.relayed(),
                     };
                     let _ = taker.guest.outbox.try_send(PoolMessage::Offer(offer));
                 }
@@ -536,7 +542,7 @@ impl Share {
         }
     }
 
-    /// True: the daemon is to end.
+    /// Processes a command; returns whether the daemon has to end.
     fn on_asked(&mut self, asked: Asked) -> bool {
         let mut is_end = false;
         let answer = match asked.request {
@@ -558,10 +564,12 @@ impl Share {
             | Request::Scheduler { .. }
             | Request::AddRule { .. }
             | Request::RemoveRule { .. }
+            | Request::Edit { .. }
+            | Request::LanDevices
             | Request::Migrate { .. }
             | Request::Drain { .. }
             | Request::Revoke { .. } => Err(anyhow!(
-                "this daemon shares with neighbours: `hawser share --help` says what it can do"
+                "this daemon shares networks with neighbours: `hawser share --help` lists its commands"
             )),
         };
         let _ = asked.answer.send(answer);
@@ -570,7 +578,7 @@ impl Share {
 }
 
 impl Taking {
-    /// Enters what it has had since it was last asked.
+    /// Adds a taker's bytes since the last call to its account.
     fn account(&mut self, accounts: &mut Accounts, code: Code, had: [u64; 2]) {
         let fresh = [0, 1].map(|way| had[way].saturating_sub(self.accounted[way]));
         self.accounted = had;
@@ -584,7 +592,7 @@ impl Taker {
     }
 }
 
-/// What becomes of a taker.
+/// Decision about a taker.
 enum Verdict {
     Keep,
     Take(Taking),
@@ -592,8 +600,8 @@ enum Verdict {
     Refuse(NotGiven),
 }
 
-/// The hub that a taker reaches over a way out: none over the network on which the taker itself is.
-fn hub_over(way: &WayOut, hubs: &[(u8, SocketAddr)], from: SocketAddr) -> Option<(u8, SocketAddr)> {
+/// Returns the hub that a taker reaches over an uplink: none over the taker's own network.
+fn hub_over(way: &SharedUplink, hubs: &[(u8, SocketAddr)], from: SocketAddr) -> Option<(u8, SocketAddr)> {
     let address = plain(from).ip();
     let is_met_there = way
         .network
@@ -605,8 +613,8 @@ fn hub_over(way: &WayOut, hubs: &[(u8, SocketAddr)], from: SocketAddr) -> Option
     fitting.next().copied().filter(|_| !is_met_there)
 }
 
-/// Where the taker's datagrams come in: at the address that it has found.
-fn meeting_place(guest: &Guest) -> SocketAddr {
+/// Returns the address for the taker's datagrams: the one at which it has connected.
+fn relay_address(guest: &Guest) -> SocketAddr {
     let from = plain(guest.from);
     let any: IpAddr = if from.is_ipv6() {
         Ipv6Addr::UNSPECIFIED.into()
@@ -630,7 +638,7 @@ fn withdraw(guest: &Guest, way: u16, offered: &mut Offered, now: hawser_units::I
     }
 }
 
-/// What a network is called to others: its kind, where its name says it.
+/// Returns the name of a network for other devices: its kind, if its name indicates it.
 fn kind(name: &str) -> &str {
     match name {
         modem if modem.starts_with("ww") || modem.starts_with("ppp") => "modem",
@@ -640,7 +648,8 @@ fn kind(name: &str) -> &str {
     }
 }
 
-/// Grows over restarts; some million messages fit between two starts.
+/// Returns a first sequence number that increases across restarts and leaves room for some million
+/// messages between two starts.
 fn sequence() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let ms = since.map_or(0, |since| since.as_millis());
@@ -650,25 +659,28 @@ fn sequence() -> u64 {
 /// Reads `share.toml`.
 ///
 /// # Errors
-/// It says something wrong.
+/// If the file is invalid.
 pub fn load_config(dir: &std::path::Path) -> anyhow::Result<ShareConfig> {
     let config: ShareConfig = config::load_or_default(&dir.join("share.toml"))?;
     if config.networks.is_empty() {
-        bail!("share.toml: networks = [] gives nothing: name some, or take it out");
+        bail!("share.toml: networks = [] shares no network: list some networks, or remove the key");
     }
     Ok(config)
 }
 
-/// Between two looks at who is trusted, what is over and what has to be said.
+/// Interval of checks for trust, expiry and messages. Source: our choice; a shorter one wakes the
+/// machine more often, a longer one lets a revoked taker send for longer.
 const TICK: Duration = Duration::from_millis(500);
-/// How long an offer holds: three are said in that time, so a daemon that is killed is given up
-/// within it where nothing was sent.
+/// Lifetime of an offer, in which three are sent: the maximum time to detect the end of a killed
+/// daemon without traffic. Source: our choice; half of it costs twice the messages, twice of it
+/// lets a path look usable for longer.
 const LIFETIME: Duration = Duration::from_secs(6);
-/// What is said of a way without a cap: more than any modem has.
-const UNCAPPED: Rate = Rate::from_mbps(10_000);
-/// News of takers that wait; who has more to say waits too.
+/// Capacity of the queue of events of takers; a taker with more events waits. Source: our choice;
+/// more only takes memory.
 const NEWS: usize = 64;
-/// Takers that nobody has allowed: a village's devices ask at once, and each is a few kilobytes.
-const MOST_STRANGERS: usize = 64;
-/// How long goodbyes may take to arrive.
+/// Maximum number of takers without permission: all devices of a village may ask at once, and each
+/// needs a few kilobytes. Source: our choice; fewer reject devices before the owner has seen them,
+/// more take memory.
+const MAX_STRANGERS: usize = 64;
+/// Maximum time for goodbyes to arrive. Source: our choice, several round trips of a local network.
 const GOODBYE: Duration = Duration::from_millis(200);

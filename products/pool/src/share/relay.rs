@@ -1,11 +1,11 @@
-//! Relays datagrams between takers and their hubs: one port for each taker and way out.
+//! Relay of datagrams between takers and their hubs: one port for each taker and uplink.
 //!
-//! What comes to a port from the taker's address goes to the taker's hub, from a socket that is
-//! bound to the way out; what the hub answers goes back from the port. Each source port of the
-//! taker (data plane and QUIC have one each) has a socket of its own, so that answers find it.
-//! Batches stay together where nothing is paced. All of it runs on one thread; [`Giving`] decides
-//! what goes, and [`Yielding`] how much of a way out the owner's own traffic leaves. What goes to
-//! hubs is marked as of least effort (RFC 8622), and comes last where the kernel queues.
+//! Datagrams of the taker that arrive at a port are sent to the taker's hub, from a socket that is
+//! bound to the uplink; the hub's answers are returned from the port. Each source port of the taker
+//! (data plane and QUIC have one each) has a separate socket, so that answers can be assigned.
+//! Batches remain intact without pacing. Everything runs on one thread; [`Giving`] decides which
+//! datagrams are sent, and [`Yielding`] which part of an uplink the owner's own traffic leaves.
+//! Datagrams to hubs are marked as lower effort (RFC 8622), and are last in the kernel's queues.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -18,65 +18,65 @@ use hawser_control::event_thread::{EventThread, Task};
 use hawser_control::relays::Port;
 use hawser_linux::echo::{Echo, Heard};
 use hawser_linux::netlink::traffic;
-use hawser_linux::udp::{least_effort, open_bound, plain};
-use hawser_proto::pool::giving::{Direction, Giving, Over, TakerId, Terms, WayId};
+use hawser_linux::udp::{lower_effort, open_bound, plain};
+use hawser_proto::pool::giving::{Direction, Giving, Over, TakerId, Terms, UplinkId};
 use hawser_proto::pool::yielding::{ECHO_INTERVAL, Yielding};
 use hawser_units::{Bytes, Instant};
 use quinn_udp::RecvMeta;
 use tokio::sync::Notify;
 
-/// All that is relayed.
+/// Shared state of all relays.
 pub(super) struct Relay {
     relays: Arc<EventThread>,
     shared: Arc<Shared>,
     is_mine_first: bool,
-    ways: Mutex<BTreeMap<WayId, Weak<WayOut>>>,
+    ways: Mutex<BTreeMap<UplinkId, Weak<SharedUplink>>>,
     _pacer: Task,
 }
 
-/// What a taker sends over one way out, and gets back; ends when it is dropped.
+/// Relay of a taker over one uplink; ends when it is dropped.
 pub(super) struct Link {
     inner: Arc<Inner>,
-    /// Where the taker's datagrams go.
+    /// Port for the taker's datagrams.
     pub(super) port: u16,
     _task: Task,
 }
 
 struct Shared {
-    giving: Mutex<Giving<Held>>,
+    giving: Mutex<Giving<QueuedDatagram>>,
     changed: Notify,
     started: Clock,
 }
 
-/// A way out, and how much of it its owner's own traffic leaves.
-struct WayOut {
-    id: WayId,
+/// Uplink, and the part of it that its owner's own traffic leaves.
+struct SharedUplink {
+    id: UplinkId,
     device: String,
     yielding: Mutex<Yielding>,
-    /// What the device had carried at the last echo, up and down. Unit: bytes.
-    device_carried: Mutex<Option<[u64; 2]>>,
-    /// Of takers over the way out since the last echo, up and down. Unit: bytes of IP packets.
+    /// Counters of the device at the last echo, up and down. Unit: bytes.
+    device_bytes: Mutex<Option<[u64; 2]>>,
+    /// Bytes of takers over the uplink since the last echo, up and down. Unit: bytes of IP packets.
     sent: [AtomicU64; 2],
     shared: Arc<Shared>,
-    /// Hears echoes, where the owner goes first.
+    /// Task that receives echoes, if the owner's traffic has priority.
     listener: OnceLock<Task>,
 }
 
 struct Inner {
     taker: TakerId,
-    out: Arc<WayOut>,
+    out: Arc<SharedUplink>,
     from: IpAddr,
     hub: SocketAddr,
     port: Port,
     sources: Mutex<Vec<Source>>,
     carried: [AtomicU64; 2],
-    /// Datagrams of strangers, and of more sources than a taker has.
+    /// Datagrams from unknown senders, and from more ports than a taker may use.
     refused: AtomicU64,
     relays: Weak<EventThread>,
     shared: Arc<Shared>,
 }
 
-/// A port of the taker, and the socket that stands for it at the hub.
+/// Port of the taker, and the socket that represents it at the hub.
 struct Source {
     from: SocketAddr,
     out: Arc<Port>,
@@ -84,26 +84,26 @@ struct Source {
     _task: Task,
 }
 
-/// A datagram that waits for its turn.
-struct Held {
+/// Datagram that waits for its turn.
+struct QueuedDatagram {
     inner: Arc<Inner>,
-    way: Way,
+    destination: Destination,
     bytes: Vec<u8>,
     ecn: u8,
 }
 
 #[derive(Clone)]
-enum Way {
+enum Destination {
     ToHub(Arc<Port>),
     ToTaker(SocketAddr),
 }
 
 impl Relay {
-    /// `terms`: what is given; times are counted from now. `is_mine_first`: whether the owner's own
-    /// traffic goes before what is relayed.
+    /// Starts the relay thread. `terms` are the limits of giving; times are counted from now.
+    /// `is_mine_first` is set if the owner's own traffic has priority over relayed traffic.
     ///
     /// # Errors
-    /// No thread is left.
+    /// If no thread can be created.
     pub(super) fn start(terms: Terms, is_mine_first: bool) -> io::Result<Self> {
         let relays = Arc::new(EventThread::start("hawser-share")?);
         let shared = Arc::new(Shared {
@@ -121,47 +121,47 @@ impl Relay {
         })
     }
 
-    /// Lets a taker in; false when there are too many.
+    /// Admits a taker; returns false if there are too many.
     pub(super) fn take_in(&self, taker: TakerId) -> bool {
         self.shared.giving().handle_taker(taker)
     }
 
-    /// Ends it for a taker; its links are to be dropped too.
+    /// Removes a taker; its links must be dropped too.
     pub(super) fn dismiss(&self, taker: TakerId) {
-        self.shared.giving().handle_taker_gone(taker);
+        self.shared.giving().handle_taker_left(taker);
     }
 
     pub(super) fn over(&self) -> Option<Over> {
         self.shared.giving().over(self.shared.now())
     }
 
-    /// What all takers have had.
-    pub(super) fn carried(&self) -> u64 {
-        self.shared.giving().carried().0
+    /// Returns the bytes of all takers.
+    pub(super) fn relayed(&self) -> u64 {
+        self.shared.giving().relayed().0
     }
 
-    /// What one has had since it came, up and down.
-    pub(super) fn carried_for(&self, taker: TakerId) -> [u64; 2] {
-        self.shared.giving().carried_for(taker).map(|bytes| bytes.0)
+    /// Returns the bytes of a taker since it arrived, up and down.
+    pub(super) fn relayed_for(&self, taker: TakerId) -> [u64; 2] {
+        self.shared.giving().relayed_for(taker).map(|bytes| bytes.0)
     }
 
-    /// Datagrams over the cap or the quota.
+    /// Returns the number of datagrams that exceeded the cap or the quota.
     pub(super) fn dropped(&self) -> u64 {
         self.shared.giving().dropped()
     }
 
-    /// The way out of that number, which leads over `device` to hubs such as `hub`.
-    fn way_out(&self, id: WayId, device: &str, hub: IpAddr) -> Arc<WayOut> {
+    /// Returns the uplink with that number, which reaches hubs such as `hub` over `device`.
+    fn uplink(&self, id: UplinkId, device: &str, hub: IpAddr) -> Arc<SharedUplink> {
         let mut ways = self.ways.lock().expect("no holder panics");
         if let Some(way) = ways.get(&id).and_then(Weak::upgrade) {
             return way;
         }
         ways.retain(|_, way| way.strong_count() > 0);
-        let way = Arc::new(WayOut {
+        let way = Arc::new(SharedUplink {
             id,
             device: device.to_owned(),
             yielding: Mutex::new(Yielding::new()),
-            device_carried: Mutex::new(None),
+            device_bytes: Mutex::new(None),
             sent: Default::default(),
             shared: Arc::clone(&self.shared),
             listener: OnceLock::new(),
@@ -176,9 +176,9 @@ impl Relay {
         way
     }
 
-    /// How long packets wait on a way out, and what is left of it for takers, up and down; nothing
-    /// before it is known. Unit: bit/s.
-    pub(super) fn left_of(&self, id: WayId) -> (Option<Duration>, [Option<u64>; 2]) {
+    /// Returns the waiting time of packets on an uplink, and its rate for takers, up and down;
+    /// `None` before it is known. Units: bit/s.
+    pub(super) fn left_of(&self, id: UplinkId) -> (Option<Duration>, [Option<u64>; 2]) {
         let ways = self.ways.lock().expect("no holder panics");
         let Some(way) = ways.get(&id).and_then(Weak::upgrade) else {
             return (None, [None; 2]);
@@ -188,17 +188,17 @@ impl Relay {
         (yielding.queueing(), left.map(|rate| Some(rate?.as_bps())))
     }
 
-    /// Opens a port at the address `at`, for a taker that is at `from`: what it sends there goes to
-    /// `hub` over a device, which is the way out of that number.
+    /// Opens a port at the address `at`, for a taker at the address `from`. Its datagrams are sent
+    /// to `hub` over the device of the uplink with that number.
     ///
     /// # Errors
-    /// A socket cannot be made.
+    /// If a socket cannot be created.
     pub(super) async fn open(
         &self,
         taker: TakerId,
         (at, from): (SocketAddr, IpAddr),
         hub: SocketAddr,
-        (id, device): (WayId, &str),
+        (id, device): (UplinkId, &str),
     ) -> io::Result<Link> {
         let socket = socket2::Socket::new(
             socket2::Domain::for_address(at),
@@ -208,7 +208,7 @@ impl Relay {
         hawser_linux::udp::keep_outside(&socket, None)?;
         socket.bind(&at.into())?;
         let (relays, shared) = (Arc::clone(&self.relays), Arc::clone(&self.shared));
-        let out = self.way_out(id, device, hub.ip().to_canonical());
+        let out = self.uplink(id, device, hub.ip().to_canonical());
         let weak = Arc::downgrade(&relays);
         // Sockets belong to the thread that serves them.
         let (answer, made) = tokio::sync::oneshot::channel();
@@ -245,12 +245,12 @@ impl Relay {
 }
 
 impl Link {
-    /// What it has carried, up and down. Unit: bytes of IP packets.
-    pub(super) fn carried(&self) -> [u64; 2] {
+    /// Returns the relayed bytes, up and down. Unit: bytes of IP packets.
+    pub(super) fn relayed(&self) -> [u64; 2] {
         [0, 1].map(|way| self.inner.carried[way].load(Ordering::Relaxed))
     }
 
-    /// Datagrams that were not the taker's.
+    /// Returns the number of datagrams that were not from the taker.
     pub(super) fn refused(&self) -> u64 {
         self.inner.refused.load(Ordering::Relaxed)
     }
@@ -258,7 +258,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // Their tasks hold what they belong to.
+        // The tasks of the sources hold references to this value.
         self.inner.sources().clear();
     }
 }
@@ -288,7 +288,7 @@ impl Inner {
             let received =
                 std::future::poll_fn(|cx| out.poll_receive(cx, |meta, bytes| self.from_hub(to, meta, bytes)));
             if let Err(error) = received.await {
-                tracing::debug!(%error, device = self.out.device, "way out of a neighbour");
+                tracing::debug!(%error, device = self.out.device, "socket to the hub of a neighbour");
                 tokio::time::sleep(TROUBLE).await;
             }
             self.shared.drain();
@@ -304,19 +304,19 @@ impl Inner {
             None
         };
         match out {
-            Some(out) => self.take(Direction::Up, Way::ToHub(out), meta, bytes),
+            Some(out) => self.take(Direction::Up, Destination::ToHub(out), meta, bytes),
             None => drop(self.refused.fetch_add(1, Ordering::Relaxed)),
         }
     }
 
     fn from_hub(self: &Arc<Self>, to: SocketAddr, meta: &RecvMeta, bytes: &[u8]) {
-        // The kernel lets nobody else in: the socket is connected.
+        // The kernel delivers no other source, because the socket is connected.
         if plain(meta.addr) == self.hub {
-            self.take(Direction::Down, Way::ToTaker(to), meta, bytes);
+            self.take(Direction::Down, Destination::ToTaker(to), meta, bytes);
         }
     }
 
-    fn take(self: &Arc<Self>, direction: Direction, way: Way, meta: &RecvMeta, bytes: &[u8]) {
+    fn take(self: &Arc<Self>, direction: Direction, destination: Destination, meta: &RecvMeta, bytes: &[u8]) {
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
         let stride = meta.stride.max(1);
         let headers = if self.hub.is_ipv6() {
@@ -328,7 +328,7 @@ impl Inner {
             .chunks(stride)
             .map(|datagram| datagram.len() as u64 + headers);
         if direction == Direction::Down {
-            // It has come over the way out, whatever becomes of it here.
+            // The datagram has used the uplink, even if it is dropped here.
             let count = bytes.len().div_ceil(stride) as u64;
             self.out.passed(direction, bytes.len() as u64 + count * headers);
         }
@@ -336,9 +336,9 @@ impl Inner {
         let mut giving = self.shared.giving();
         if giving.is_paced(self.out.id, direction) {
             for (datagram, size) in bytes.chunks(stride).zip(sizes) {
-                let held = Held {
+                let held = QueuedDatagram {
                     inner: Arc::clone(self),
-                    way: way.clone(),
+                    destination: destination.clone(),
                     bytes: datagram.to_vec(),
                     ecn,
                 };
@@ -350,14 +350,14 @@ impl Inner {
         drop(giving);
         let bytes = &bytes[..bytes.len().min(count * stride)];
         for run in bytes.chunks(stride * self.port.max_segments().max(1)) {
-            self.send(&way, run, stride, ecn);
+            self.send(&destination, run, stride, ecn);
         }
     }
 
-    fn send(&self, way: &Way, bytes: &[u8], stride: usize, ecn: u8) {
-        let (direction, sent) = match way {
-            Way::ToHub(out) => (Direction::Up, out.send(self.hub, bytes, stride, ecn)),
-            Way::ToTaker(to) => (Direction::Down, self.port.send(*to, bytes, stride, ecn)),
+    fn send(&self, destination: &Destination, bytes: &[u8], stride: usize, ecn: u8) {
+        let (direction, sent) = match destination {
+            Destination::ToHub(out) => (Direction::Up, out.send(self.hub, bytes, stride, ecn)),
+            Destination::ToTaker(to) => (Direction::Down, self.port.send(*to, bytes, stride, ecn)),
         };
         let headers = if self.hub.is_ipv6() {
             HEADERS_V6
@@ -370,13 +370,13 @@ impl Inner {
         if direction == Direction::Up {
             self.out.passed(direction, bytes);
         }
-        // A full buffer, or a way that has just gone, loses datagrams, as on every way.
+        // A full buffer or a removed route loses datagrams, as on every network.
         if let Err(error) = sent {
             tracing::trace!(%error, device = self.out.device, "datagrams lost");
         }
     }
 
-    /// The socket that stands for a port of the taker; `None` when it has too many.
+    /// Returns the socket that represents a port of the taker; `None` if it has too many.
     fn source(self: &Arc<Self>, from: SocketAddr) -> Option<Arc<Port>> {
         let now = Clock::now();
         let mut sources = self.sources();
@@ -394,7 +394,7 @@ impl Inner {
         let out = match self.open_out() {
             Ok(out) => Arc::new(out),
             Err(error) => {
-                tracing::debug!(%error, device = self.out.device, "no socket on this way out");
+                tracing::debug!(%error, device = self.out.device, "no socket on this network");
                 return None;
             }
         };
@@ -411,7 +411,7 @@ impl Inner {
 
     fn open_out(&self) -> io::Result<Port> {
         let socket: UdpSocket = open_bound(&self.out.device, self.hub.is_ipv6())?;
-        if let Err(error) = least_effort(&socket, self.hub.is_ipv6()) {
+        if let Err(error) = lower_effort(&socket, self.hub.is_ipv6()) {
             tracing::debug!(%error, device = self.out.device, "datagrams are not marked");
         }
         socket.connect(self.hub)?;
@@ -419,37 +419,37 @@ impl Inner {
     }
 }
 
-impl WayOut {
+impl SharedUplink {
     fn yielding(&self) -> MutexGuard<'_, Yielding> {
         self.yielding.lock().expect("no holder panics")
     }
 
-    /// Takers' datagrams have gone over the way out. Unit: bytes of IP packets.
+    /// Adds takers' datagrams that have used the uplink. Units: bytes of IP packets.
     fn passed(&self, direction: Direction, bytes: u64) {
         self.sent[direction as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What the device has carried since this was last asked, up and down. Unit: bytes.
-    fn device_carried(&self) -> [u64; 2] {
+    /// Returns the bytes of the device since the last call, up and down. Unit: bytes.
+    fn device_bytes(&self) -> [u64; 2] {
         let all = traffic().unwrap_or_default();
         let own = all.iter().find(|(name, ..)| *name == self.device);
         let Some(now) = own.map(|(_, received, sent)| [*sent, *received]) else {
             return [0; 2];
         };
-        let mut last = self.device_carried.lock().expect("no holder panics");
+        let mut last = self.device_bytes.lock().expect("no holder panics");
         let before = last.replace(now).unwrap_or(now);
         [0, 1].map(|way| now[way].saturating_sub(before[way]))
     }
 
-    /// An echo has come, or has not; `interval`: since the one before.
+    /// Handles the result of an echo; `interval` is the time since the previous one.
     fn on_echo(&self, round_trip: Option<Duration>, interval: Duration) {
         let now = self.shared.now();
-        let device = self.device_carried();
+        let device = self.device_bytes();
         let mut yielding = self.yielding();
         for direction in [Direction::Up, Direction::Down] {
             let sent = self.sent[direction as usize].swap(0, Ordering::Relaxed);
             yielding.handle_sent(direction, Bytes(sent));
-            yielding.handle_carried(direction, Bytes(device[direction as usize]));
+            yielding.handle_transferred(direction, Bytes(device[direction as usize]));
         }
         yielding.handle_echo(round_trip, interval, now);
         let mut giving = self.shared.giving();
@@ -461,13 +461,13 @@ impl WayOut {
     }
 }
 
-/// Echoes from a hub, for as long as the way out is used: the more often, the more it carries.
-async fn listen(way: Weak<WayOut>, device: String, hub: IpAddr) {
+/// Sends echo requests to a hub while the uplink is used, more frequently at a higher rate.
+async fn listen(way: Weak<SharedUplink>, device: String, hub: IpAddr) {
     let identifier = u16::from_be_bytes(hawser_config::identity::random());
     let echo = match Echo::open(&device, hub, 0, identifier) {
         Ok(echo) => echo,
         Err(error) => {
-            tracing::warn!(%error, device, "own traffic cannot go first");
+            tracing::warn!(%error, device, "own traffic has no precedence");
             return;
         }
     };
@@ -517,7 +517,7 @@ async fn listen(way: Weak<WayOut>, device: String, hub: IpAddr) {
 }
 
 impl Shared {
-    fn giving(&self) -> MutexGuard<'_, Giving<Held>> {
+    fn giving(&self) -> MutexGuard<'_, Giving<QueuedDatagram>> {
         self.giving.lock().expect("no holder panics")
     }
 
@@ -525,7 +525,7 @@ impl Shared {
         since(self.started)
     }
 
-    /// Sends what may go now.
+    /// Sends the datagrams that may be sent now.
     fn drain(&self) {
         if !self.giving().is_waiting() {
             return;
@@ -534,19 +534,19 @@ impl Shared {
             loop {
                 let granted = self.giving().poll_transmit(direction, self.now());
                 let Some(granted) = granted else { break };
-                let Held {
+                let QueuedDatagram {
                     inner,
-                    way,
+                    destination,
                     bytes,
                     ecn,
                 } = granted.packet;
-                inner.send(&way, &bytes, bytes.len().max(1), ecn);
+                inner.send(&destination, &bytes, bytes.len().max(1), ecn);
             }
         }
         self.changed.notify_one();
     }
 
-    /// Sends what has waited for its time.
+    /// Sends waiting datagrams at their time.
     async fn pace(self: Arc<Self>) {
         loop {
             let due = self.giving().poll_timeout();
@@ -557,7 +557,7 @@ impl Shared {
                     if self.giving().over(self.now()).is_some() {
                         self.changed.notified().await;
                     }
-                    // The timers of the runtime count milliseconds.
+                    // The timers of the runtime have a resolution of 1 ms.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 Some(due) => tokio::select! {
@@ -570,7 +570,7 @@ impl Shared {
     }
 }
 
-/// The time since a start, as machines count it.
+/// Returns the time since a start, in the units of the machines.
 pub(super) fn since(start: Clock) -> Instant {
     Instant::ZERO + start.elapsed()
 }
@@ -578,18 +578,21 @@ pub(super) fn since(start: Clock) -> Instant {
 /// Headers of IP and UDP (RFC 791, 8200, 768).
 const HEADERS_V4: u64 = 28;
 const HEADERS_V6: u64 = 48;
-/// Ports of one taker at once: a data plane and a control connection, and those that they move away
-/// from.
+/// Maximum number of concurrent ports of a taker: a data plane and a control connection, and their
+/// previous ports. Source: our choice, two for each purpose.
 const SOURCES: usize = 4;
-/// A port of the taker that was not used for so long may give way to another: paths are probed more
-/// often.
+/// Time without use after which a port of the taker may be replaced by a new one. Source: five of
+/// the intervals in which a path in use is probed (`KEEPALIVE_BUSY` in `core/proto/src/path`).
 const UNUSED: Duration = Duration::from_secs(5);
-/// Between two echoes while next to nothing is relayed: keeps the shortest one known.
+/// Interval of echoes while almost nothing is relayed: it updates the minimum. Source:
+/// docs/notebook/path-model.md, "A packet's own time on a slow link".
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
-/// What an echo of 58 bytes on an Ethernet is 1 % of: a slow way out has few. Unit: bytes relayed.
+/// Relayed bytes per echo, so that a slow uplink has few echoes. Source: an echo of 58 bytes on
+/// Ethernet is 1 % of them (docs/notebook/path-model.md, "A packet's own time on a slow link").
+/// Units: bytes.
 const WORTH: f64 = 5_800.0;
-/// An echo that has not come within this time does not come (RFC 6298 section 2: the first
-/// retransmission timeout).
+/// Timeout of an echo (RFC 6298 section 2: the first retransmission timeout).
 const LOST: Duration = Duration::from_secs(1);
-/// Between two looks at a socket that is in trouble.
+/// Retry interval of a socket with errors. Source: our choice; a shorter one takes processor time,
+/// a longer one loses more packets after an error that has passed.
 const TROUBLE: Duration = Duration::from_millis(50);

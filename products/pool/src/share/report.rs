@@ -1,6 +1,6 @@
-//! What a device that gives says of itself.
+//! Status report of a device that gives.
 
-use hawser_proto::pool::giving::WayId;
+use hawser_proto::pool::giving::UplinkId;
 use serde_json::{Value, json};
 
 use super::{Share, Standing, Taker};
@@ -10,7 +10,7 @@ impl Share {
         let config = &self.options.config;
         let ways: Vec<_> = self.ways.keys().collect();
         let left = self.ways.iter().map(|(name, way)| {
-            let (queue, [up, down]) = self.relay.left_of(WayId(way.number));
+            let (queue, [up, down]) = self.relay.left_of(UplinkId(way.number));
             let queue_ms = queue.map(|queue| queue.as_secs_f64() * 1e3);
             json!({ "network": name, "queue_ms": queue_ms, "up_bps": up, "down_bps": down })
         });
@@ -24,9 +24,10 @@ impl Share {
             "announced": self.announcement.is_some(),
             "cap_bps": config.cap.map(|speed| speed.0.as_bps()),
             "quota_bytes": config.quota.map(|size| size.0),
+            "cost": config.cost,
             "until": config.until.map(|until| until.to_string()),
             "over": self.relay.over().map(|over| format!("{over:?}").to_lowercase()),
-            "carried_bytes": self.relay.carried(),
+            "carried_bytes": self.relay.relayed(),
             "dropped": self.relay.dropped(),
             "uptime_s": self.started.elapsed().as_secs(),
             "ways": ways,
@@ -55,11 +56,11 @@ impl Share {
                 value["why"] = json!(reason.to_string());
             }
             Standing::Taking(taking) => {
-                let [up, down] = self.relay.carried_for(taking.id);
+                let [up, down] = self.relay.relayed_for(taking.id);
                 let before = self.carried_before.get(&taking.name).copied().unwrap_or_default();
                 let ways = self.ways.iter().filter_map(|(name, way)| {
                     let link = &taking.offers.get(&way.number)?.link;
-                    let [up, down] = link.carried();
+                    let [up, down] = link.relayed();
                     let refused = link.refused();
                     Some(json!({ "network": name, "port": link.port, "up_bytes": up, "down_bytes": down, "refused": refused }))
                 });

@@ -1,12 +1,12 @@
-//! What members carry is signed by the hub: it is asked to for each of their paths, and its
-//! receipts are kept and passed on to the members.
+//! Receipts for relayed traffic: they are requested from the hub for each path, stored, and sent to
+//! the members.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant as Clock};
 
 use hawser_config::identity::Code;
-use hawser_control::client::ways_out::Wish;
+use hawser_control::client::neighbour_uplinks::Wish;
 use hawser_wire::pool::PoolMessage;
 use hawser_wire::receipt::Receipt;
 
@@ -14,12 +14,12 @@ use super::Pool;
 use crate::accounts::Side;
 use crate::receipts::Receipts;
 
-/// What is signed, and what the hub is to sign.
+/// State of receipts and requests.
 #[derive(Debug)]
 pub(super) struct Signing {
     pub(super) receipts: Receipts,
-    /// When the hub was asked last, by session and path; false: the path was not there at this
-    /// look.
+    /// Time of the last request to the hub, by session and path; `false` if the path is absent in
+    /// this sample.
     asked: BTreeMap<(u64, u16), (Clock, bool)>,
     wishes: VecDeque<Wish>,
 }
@@ -33,7 +33,8 @@ impl Signing {
         }
     }
 
-    /// A member carries the path. The hub is asked again and again: it may be another one by now.
+    /// Requests signed receipts from the hub for a path that a member relays; repeated, because the
+    /// hub may have changed.
     pub(super) fn ask(&mut self, path: (u64, u16), member: Code, own: Code) {
         let now = Clock::now();
         let last = self.asked.get(&path).map(|(at, _)| *at);
@@ -48,8 +49,8 @@ impl Signing {
         self.asked.insert(path, (last.unwrap_or(now), true));
     }
 
-    /// All paths of a look have been named.
-    pub(super) fn end_look(&mut self) {
+    /// Ends a sample, after all its paths have been passed.
+    pub(super) fn end_sample(&mut self) {
         self.asked.retain(|_, (_, is_there)| std::mem::take(is_there));
     }
 
@@ -59,37 +60,40 @@ impl Signing {
 }
 
 impl Pool {
-    /// The hub has signed what a member has carried.
+    /// Processes a receipt that the hub has signed.
     pub(super) fn on_receipt(&mut self, receipt: &Receipt) {
         let Some(own) = &mut self.own else { return };
         let member = Code::from(receipt.member);
         let is_known = own.trust.trust().member(member).is_some();
         if !is_known || !own.signing.receipts.enter(Side::Taken, own.code, member, receipt) {
-            tracing::debug!(%member, "a receipt is not signed, or of others");
+            tracing::debug!(%member, "a receipt has no valid signature, or is for other devices");
             return;
         }
-        self.tell(member, [*receipt]);
+        self.send(member, [*receipt]);
     }
 
-    /// A member is there again: it may have missed some, or lost them.
-    pub(super) fn tell_receipts_again(&mut self, member: Code) {
+    /// Repeats receipts to a returned member, which may have missed or lost some.
+    pub(super) fn repeat_receipts(&mut self, member: Code) {
         if let Some(own) = &mut self.own {
             let newest = own.signing.receipts.newest_of(member);
-            self.tell(member, newest);
+            self.send(member, newest);
         }
     }
 
-    fn tell(&self, member: Code, receipts: impl IntoIterator<Item = Receipt>) {
-        let mut places = self.places.values();
-        let place = places.find(|place| place.gives() && place.code == Some(member));
-        if let Some(outbox) = place.and_then(|place| place.outbox.as_ref()) {
+    fn send(&self, member: Code, receipts: impl IntoIterator<Item = Receipt>) {
+        let mut addresses = self.addresses.values();
+        let candidate = addresses.find(|candidate| candidate.gives() && candidate.code == Some(member));
+        if let Some(outbox) = candidate.and_then(|candidate| candidate.outbox.as_ref()) {
             for receipt in receipts {
-                // What does not fit is told with the next one, or when it comes back.
+                // Receipts that exceed the queue are sent with the next one, or when the member
+                // returns.
                 let _ = outbox.try_send(PoolMessage::Receipt(Box::new(receipt)));
             }
         }
     }
 }
 
-/// Another hub, or one that has started anew, signs after this time at the latest.
+/// Interval of requests: another hub, or a restarted one, signs after at most this time. Source:
+/// our choice; each is a round trip to the hub and a signature, and a longer one leaves a member
+/// without a receipt for longer.
 const ASK_EVERY: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! What `hawser top` knows: the last answers of the daemon, and the rates before them.
+//! Model of `hawser top`: the last answers of the daemon, and the rates before them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::cli_status::{list, number, text};
 
-/// All of it.
+/// State of the view.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     status: Value,
     flows: Vec<Flow>,
     /// Rates of each line, the newest last.
     rates: BTreeMap<String, VecDeque<Rates>>,
-    /// Why there is nothing new.
+    /// The reason why the status is not current.
     silence: Option<String>,
     is_held: bool,
     first_flow: usize,
@@ -27,7 +27,7 @@ pub(super) struct Rates {
     pub(super) down: u64,
 }
 
-/// A flow, and where it goes.
+/// A flow and its route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Flow {
     pub(super) name: String,
@@ -51,7 +51,7 @@ impl Model {
         for line in now {
             let rates = rates(&line);
             let kept = self.rates.entry(line.name).or_default();
-            if kept.len() == KEPT {
+            if kept.len() == MAX_RATES {
                 kept.pop_front();
             }
             kept.push_back(rates);
@@ -69,12 +69,12 @@ impl Model {
         }
     }
 
-    /// The picture stays, or goes on.
+    /// Pauses or continues the display.
     pub(super) fn hold(&mut self) {
         self.is_held = !self.is_held;
     }
 
-    /// Goes so many flows down; the last one stays in sight.
+    /// Scrolls down by this many flows; the last one stays visible.
     pub(super) fn scroll(&mut self, by: isize) {
         let last = self.flows.len().saturating_sub(1);
         self.first_flow = self.first_flow.saturating_add_signed(by).min(last);
@@ -88,11 +88,11 @@ impl Model {
         self.silence.as_deref()
     }
 
-    pub(super) fn is_held(&self) -> bool {
+    pub(super) fn is_paused(&self) -> bool {
         self.is_held
     }
 
-    /// All flows, and how many there are above those that are shown.
+    /// Returns the visible flows, and the number of flows above them.
     pub(super) fn flows(&self) -> (&[Flow], usize) {
         (&self.flows[self.first_flow..], self.first_flow)
     }
@@ -132,8 +132,9 @@ fn flow(flow: &Value) -> Flow {
     }
 }
 
-/// Rates that are remembered of a line: what the widest terminal shows.
-const KEPT: usize = 300;
+/// Number of stored rates of a line: as wide as the widest terminal. Source: our choice; more only
+/// take memory.
+const MAX_RATES: usize = 300;
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -167,13 +168,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rates_are_kept_while_a_network_is_there() {
+    fn retains_rates_while_a_network_is_present() {
         let mut model = Model::default();
         for number in 0..400 {
             model.handle_status(status(number), &flows(0));
         }
         let kept: Vec<_> = model.rates("fiber").map(|rates| rates.down).collect();
-        assert_eq!(kept.len(), KEPT);
+        assert_eq!(kept.len(), MAX_RATES);
         assert_eq!(kept[..3], [399, 398, 397]);
         assert_eq!(model.rates("docker0").next(), Some(Rates::default()));
         model.handle_status(json!({ "role": "client", "networks": [] }), &flows(0));
@@ -181,7 +182,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_held_picture_stays_and_silence_is_told() {
+    fn retains_a_paused_picture_and_reports_silence() {
         let mut model = Model::default();
         model.handle_status(status(1), &flows(1));
         model.hold();

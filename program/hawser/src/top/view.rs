@@ -1,4 +1,4 @@
-//! Draws what `hawser top` knows. Names come from strangers: ratatui leaves control characters out.
+//! Draws the model of `hawser top`. Names are untrusted; ratatui omits their control characters.
 
 use hawser_host::lines::{Line, lines};
 use ratatui::Frame;
@@ -15,7 +15,7 @@ use crate::cli_status::heading;
 pub(super) fn draw(model: &mut Model, frame: &mut Frame<'_>) {
     let lines = lines(model.status());
     let notes = notes(model);
-    let is_drawn = usize::from(frame.area().height) >= LEAST_ROWS + lines.len() * 3 + notes.len();
+    let is_drawn = usize::from(frame.area().height) >= MIN_ROWS + lines.len() * 3 + notes.len();
     let of_line = if is_drawn { 3 } else { 1 };
     let networks = u16::try_from(lines.len() * of_line).unwrap_or(u16::MAX);
     let [top, said, head, middle, below, end] = Layout::vertical([
@@ -58,16 +58,18 @@ pub(super) fn draw(model: &mut Model, frame: &mut Frame<'_>) {
         }
     }
     flows(model, below, frame);
-    let keys = if model.is_held() {
-        "HELD   space goes on   q ends"
+    let keys = if model.is_paused() {
+        "FROZEN   space continues   q quits"
     } else {
-        "q ends   space holds   arrows: flows"
+        "q quits   space freezes   arrows scroll"
     };
     frame.render_widget(Paragraph::new(keys).style(Modifier::DIM), end);
 }
 
 fn notes(model: &Model) -> Vec<Text<'static>> {
-    let silence = model.silence().map(|why| format!("nothing answers: {why}"));
+    let silence = model
+        .silence()
+        .map(|why| format!("the daemon does not answer: {why}"));
     let notice = model.status()["notice"].as_str();
     let notices = notice.into_iter().flat_map(str::lines).map(ToOwned::to_owned);
     let all = silence.into_iter().chain(notices);
@@ -104,7 +106,7 @@ fn network(model: &Model, line: &Line<'_>, area: Rect, frame: &mut Frame<'_>) {
         .rates(&line.name)
         .take(width)
         .map(|rates| rates.up.max(rates.down));
-    let most = most.max().unwrap_or(0).max(LEAST_SCALE_BPS);
+    let most = most.max().unwrap_or(0).max(MIN_SCALE_BPS);
     let bars = |of: fn(Rates) -> u64, color| {
         let bars = model
             .rates(&line.name)
@@ -146,17 +148,18 @@ fn flows(model: &Model, area: Rect, frame: &mut Frame<'_>) {
     };
     let first = match above {
         0 => "flow".to_owned(),
-        above => format!("flow ({above} above)"),
+        above => format!("flow ({above} more above)"),
     };
-    let heads = [first.as_str(), "sent", "over", "class, and why"];
+    let heads = [first.as_str(), "sent", "over", "class and reason"];
     let columns = if is_narrow { 3 } else { 4 };
     let heads = Row::new(heads.into_iter().take(columns)).style(Modifier::UNDERLINED);
-    // What does not fit is not made.
+    // Rows that do not fit are not created.
     let shown = flows.iter().take(area.height.into()).map(row);
     frame.render_widget(Table::new(shown, &FLOW_WIDTHS[..columns]).header(heads), area);
 }
 
-/// Narrower terminals get fewer columns. Units: characters.
+/// Width below which a terminal gets fewer columns. Units: characters. Source: our choice, the
+/// width of terminals by tradition (VT100).
 const NARROW: u16 = 80;
 const WIDTHS: [Constraint; 6] = [
     Constraint::Fill(2),
@@ -172,10 +175,12 @@ const FLOW_WIDTHS: [Constraint; 4] = [
     Constraint::Fill(3),
     Constraint::Fill(4),
 ];
-/// Without rates over time below this: the title, two heads, the keys, and three flows.
-const LEAST_ROWS: usize = 7;
-/// A network that carries less than this is drawn as one that carries nothing.
-const LEAST_SCALE_BPS: u64 = 10_000;
+/// Minimum number of rows for the chart. Source: the title, two headings, the keys, and three
+/// flows.
+const MIN_ROWS: usize = 7;
+/// Rate below which a network is drawn as idle. Units: bit/s. Source: our choice; a lower one draws
+/// probes as traffic, a higher one hides a call.
+const MIN_SCALE_BPS: u64 = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -230,7 +235,7 @@ mod tests {
             rows[9].contains("203.0.113.4:443") && rows[9].contains("75 % fiber, 25 % lte"),
             "{rows:#?}"
         );
-        assert!(rows[23].contains("q ends"), "{rows:#?}");
+        assert!(rows[23].contains("q quits"), "{rows:#?}");
     }
 
     #[test]

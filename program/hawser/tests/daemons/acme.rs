@@ -1,4 +1,4 @@
-//! A hub's certificate, by ACME from Pebble, a real authority for tests.
+//! A hub's certificate by ACME from Pebble, a certificate authority for tests.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use super::world::{Daemon, Files, World, active, good};
 
 const NAME: &str = "hub.hawser.test";
 
-/// An authority in the hub's namespace whose certificates are valid for so long.
+/// Authority in the hub's namespace whose certificates have this validity.
 struct Authority<'a> {
     world: &'a World,
     valid_s: u32,
@@ -18,7 +18,7 @@ impl Authority<'_> {
         self.world.place("authority").join(name)
     }
 
-    /// Its own certificate, and its settings.
+    /// Writes the authority's own certificate and its settings.
     fn prepare(&self) {
         std::fs::create_dir_all(self.world.place("authority")).unwrap();
         let mut openssl = Command::new("openssl");
@@ -98,7 +98,7 @@ fn a_hub_gets_a_certificate_shows_it_keeps_it_and_renews_it() {
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&kept).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600, "a key is in it");
 
-    // Clients do not care whose it is.
+    // Clients accept a certificate of any authority.
     let mut nft = world.inside("h", "nft");
     nft.arg(
         "add table inet shut; add chain inet shut in { type filter hook prerouting priority -300; }; \
@@ -125,7 +125,7 @@ fn a_hub_gets_a_certificate_shows_it_keeps_it_and_renews_it() {
     let said = String::from_utf8(good(world.hawser("h", &["status"])).stdout).unwrap();
     assert!(said.contains("certificate of hub.hawser.test until "), "{said}");
 
-    // The next run shows what this one has got, and the authority is not asked.
+    // The next run uses the certificate of this one and does not contact the authority.
     let second = until(&world);
     drop((hub, pebble));
     let _hub = world.start("h", &["hub", "run"]);
@@ -148,14 +148,14 @@ fn a_name_that_leads_elsewhere_is_said_and_the_hub_works() {
     authority.prepare();
     world.init();
     authority.configure("listen = \"198.51.100.1:443\"\n");
-    // Nobody listens there.
+    // No program listens at this address.
     let _names = Files::new(&world, "h", "hosts", &format!("127.0.0.99 {NAME}\n"));
     let _pebble = authority.start();
     let _hub = world.start("h", &["hub", "run"]);
     world.wait("said", |world| {
         let trouble = world.status("h")["tls"]["acme"]["trouble"].clone();
         let trouble = trouble.as_str().unwrap_or_default();
-        trouble.contains("the authority has not found this hub under its names: ")
+        trouble.contains("the authority cannot reach this hub by its names: ")
     });
     let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
     world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);

@@ -1,5 +1,4 @@
-//! UDP blocked: the same tunnel over TLS on TCP, on the networks that need it and as long as they
-//! do.
+//! Blocked UDP: the tunnel uses TLS on TCP, on those networks and for the time that need it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -16,7 +15,7 @@ fn nft(world: &World, rules: &str) {
     good(nft);
 }
 
-/// What reaches the other end of a cable.
+/// Drops these packets at the other end of a cable.
 fn block(world: &World, cable: &str, what: &str) {
     nft(
         world,
@@ -65,7 +64,8 @@ fn what_is_said_while_the_control_connection_moves_reaches_the_hub() {
         true => ("fiber", "lte"),
         false => ("lte", "fiber"),
     };
-    // There is no connection between the pause and the end of the block.
+    // Both protocols are blocked, so there is no connection between the pause and the end of the
+    // block.
     block(&world, other, "meta l4proto { tcp, udp }");
     good(world.hawser("c", &["pause", first]));
     good(world.hawser("c", &["use", other, "overflow"]));
@@ -102,7 +102,7 @@ fn one_network_of_two_goes_over_tls_and_returns() {
     let said = String::from_utf8(said.stdout).unwrap();
     assert!(said.contains("lte: TLS on TCP 443 (UDP is blocked)"), "{said}");
     assert_eq!(tls_of(&world, "lte")["hub_key"], true);
-    // The hub sees where it comes from.
+    // The hub sees the source of the connection.
     world.wait("known at the hub by its address", |world| {
         let paths = world.status("h")["sessions"][0]["paths"].clone();
         paths.as_array().is_some_and(|paths| {
@@ -126,7 +126,7 @@ fn one_network_of_two_goes_over_tls_and_returns() {
     assert_eq!(world.status("c")["session"], session, "the session went on");
 }
 
-/// What exceeds 1 Mbit/s of UDP from the hub is dropped on both networks; TCP passes.
+/// UDP from the hub above 1 Mbit/s is dropped on both networks; TCP passes.
 #[test]
 fn networks_that_police_datagrams_carry_the_bulk_over_tls() {
     let Some(world) = World::new("t8") else { return };
@@ -147,7 +147,8 @@ fn networks_that_police_datagrams_carry_the_bulk_over_tls() {
     good(police);
     let transfer = Transfer::start(&server, &world.open("c"));
     let since = Instant::now();
-    // The first path by TLS may take all, so the other network is not seen to police.
+    // The first path over TLS may carry all traffic, so that the policer of the other network
+    // remains undetected.
     world.wait("over TLS", |world| {
         is_over_tls(world, "fiber") || is_over_tls(world, "lte")
     });
@@ -221,7 +222,7 @@ fn a_transfer_lives_through_a_block_of_all_and_broken_connections() {
         "all networks blocked at once: no data for {:.2} s",
         gap.as_secs_f64()
     );
-    // A middle box forgets the connections: TCP is reset, and made anew.
+    // A middlebox loses the connections: TCP is reset and reconnects.
     let mut kill = world.inside("h", "ss");
     kill.args(["-K", "sport", "=", "443"]);
     good(kill);
@@ -248,7 +249,7 @@ fn a_hub_that_does_not_listen_is_said() {
             .as_str()
             .unwrap_or_default()
             .to_owned();
-        said.starts_with("no answer by UDP, and none by TLS on TCP 443: ") && said.contains("refused")
+        said.starts_with("no answer over UDP, and none over TLS on TCP 443: ") && said.contains("refused")
     });
     unblock(&world, "lte");
     world.wait("on both networks again", |world| {
@@ -256,7 +257,7 @@ fn a_hub_that_does_not_listen_is_said() {
     });
 }
 
-/// A proxy of one kind in the hub's namespace, which wants a name and a password.
+/// Starts a proxy in the hub's namespace that requires a name and a password.
 fn proxy(hub: &Namespace, at: &str, greet: fn(&mut TcpStream) -> Option<SocketAddr>) {
     let listener = hub.run(|| TcpListener::bind(at)).unwrap();
     let hub = hub.clone();
@@ -346,16 +347,15 @@ fn proxies_are_passed() {
     let hub = world.open("h");
     proxy(&hub, "10.0.10.1:3128", greet_http);
     proxy(&hub, "10.0.11.1:1080", greet_socks);
-    std::fs::create_dir_all(world.place("c")).unwrap();
     let configure = |fiber: &str, lte: &str| {
         let text = format!("[networks.fiber]\nproxy = \"{fiber}\"\n[networks.lte]\nproxy = \"{lte}\"\n");
-        std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+        world.configure("c", text);
     };
     configure(
         "http://guest:let%20me%2fin@10.0.10.1:3128",
         "socks5://guest:let%20me%2fin@10.0.11.1:1080",
     );
-    // Only the proxies are reached.
+    // Only the proxies are reachable.
     block(
         &world,
         "fiber",
@@ -396,7 +396,7 @@ fn strangers_at_the_listener_keep_nobody_out() {
             .run(|| TcpStream::connect_timeout(&hub, hawser_testing::GIVE_UP))
             .unwrap()
     };
-    // Many that say nothing, or little by little, and some that say nonsense.
+    // Many connections send nothing or send slowly, and some send invalid data.
     let mut slow: Vec<_> = (0..100).map(|_| connect()).collect();
     for _ in 0..20 {
         let mut rude = connect();
@@ -426,7 +426,7 @@ fn strangers_at_the_listener_keep_nobody_out() {
     });
 }
 
-/// More is sent than the connection carries: what does not fit is dropped before it makes a queue.
+/// The load exceeds the connection's capacity; the excess is dropped before it forms a queue.
 #[test]
 fn a_slow_connection_has_a_short_queue_and_lives_on() {
     let Some(world) = World::new("t7") else { return };
@@ -444,7 +444,7 @@ fn a_slow_connection_has_a_short_queue_and_lives_on() {
     world.wait("over TLS", |world| is_over_tls(world, "lte"));
     let socket = world.open("c").run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
     let blast = std::thread::spawn(move || {
-        // 20 Mbit/s for six seconds.
+        // The load is 20 Mbit/s for 6 s.
         let end = Instant::now() + Duration::from_secs(6);
         while Instant::now() < end {
             for _ in 0..20 {
@@ -465,7 +465,7 @@ fn a_slow_connection_has_a_short_queue_and_lives_on() {
         .nth(1)
         .and_then(|numbers| numbers.split('/').nth(1));
     let mean: f64 = mean.and_then(|mean| mean.parse().ok()).unwrap_or(f64::MAX);
-    // Socket buffers without a bound would hold 13 s of it.
+    // Unbounded socket buffers would hold 13 s of the load.
     assert!(mean < 2_000.0, "{said}");
     blast.join().unwrap();
     world.wait("through afterwards", World::ping_hub);
@@ -534,9 +534,12 @@ fn the_doctor_says_what_works_and_what_to_do() {
     }
     assert!(finding(&said, "fiber", "mtu").1.contains("1500"), "{said}");
     let (works, words) = finding(&said, "lte", "udp");
-    assert!(!works && words.contains("TLS on TCP is used here"), "{said}");
+    assert!(
+        !works && words.contains("TLS on TCP is used on this network"),
+        "{said}"
+    );
     assert!(finding(&said, "lte", "tcp").0, "{said}");
-    // Nothing gets through.
+    // Both networks drop all packets.
     for cable in ["fiber", "lte"] {
         block(&world, cable, "meta l4proto { udp, tcp }");
     }
@@ -545,7 +548,9 @@ fn the_doctor_says_what_works_and_what_to_do() {
     assert!(!is_reached, "{said}");
     assert!(!finding(&said, "fiber", "link").0, "{said}");
     assert!(
-        finding(&said, "lte", "udp").1.contains("open in its firewall"),
+        finding(&said, "lte", "udp")
+            .1
+            .contains("its firewall admits UDP port"),
         "{said}"
     );
     assert!(

@@ -22,7 +22,7 @@ fn lte(world: &World) -> Value {
 
 #[test]
 fn the_tunnel_leaves_a_network_whose_check_fails_and_comes_back() {
-    // Nobody has this address.
+    // No machine has this address.
     let Some(world) = world("ck", &config("10.0.11.99")) else {
         return;
     };
@@ -40,8 +40,8 @@ fn the_tunnel_leaves_a_network_whose_check_fails_and_comes_back() {
         "{notice}"
     );
     assert!(connect(&world, SERVER, THROUGH).is_ok_and(|(way, _)| way == HUB));
-    // The other end of its cable.
-    std::fs::write(world.place("c").join("client.toml"), config("10.0.11.1")).unwrap();
+    // This address is at the other end of the cable.
+    world.configure("c", config("10.0.11.1"));
     good(world.hawser("c", &["reload"]));
     world.wait("lte is used again", |world| {
         active(world).iter().any(|name| name == "lte")

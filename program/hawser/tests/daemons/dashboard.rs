@@ -1,17 +1,18 @@
-//! The dashboard: who gets it, what a browser makes of it, and what a person changes by it.
+//! The dashboard: access to it, its view in a browser, and changes through it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
+use crate::browser::Browser;
 use crate::world::{Daemon, World, good, is_up};
 
 const AT: &str = "127.0.0.1:9468";
 
-/// What the dashboard in the client's namespace answers to a request with these fields.
+/// Sends a request with these fields to the dashboard in the client's namespace. Returns the
+/// answer.
 fn get(world: &World, path: &str, fields: &str) -> String {
     request(world, "GET", path, fields)
 }
@@ -26,13 +27,12 @@ fn request(world: &World, method: &str, path: &str, fields: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// A client with three networks, one of them with a name that a browser could take for markup, and
-/// its dashboard, with the address that it said.
+/// Creates a client with three networks, one with a name that a browser could interpret as markup,
+/// and its dashboard. Returns the dashboard's address.
 fn shown(name: &str, config: &str) -> Option<(World, String, Vec<Daemon>)> {
     let world = World::new(name)?;
     world.init();
-    std::fs::create_dir_all(world.place("c")).unwrap();
-    std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+    world.configure("c", config);
     let inside = world.namespace("c");
     world.ip(&inside, "link set lo up");
     world.ip(&inside, "link add <b>0 type veth peer name far0");
@@ -104,7 +104,7 @@ fn the_dashboard_is_for_this_machine_alone() {
     assert!(!output.status.success() && said.contains("ssh -L"), "{said}");
 }
 
-/// Pauses a network for whoever has the token, from this page alone.
+/// Checks that only requests of this page with the token pause a network.
 fn changes_need_the_token(world: &World, address: &str) {
     let token = address.split_once('#').unwrap().1;
     let networks = world.status("c")["networks"].clone();
@@ -130,7 +130,7 @@ fn changes_need_the_token(world: &World, address: &str) {
     ] {
         assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
     }
-    // A link that somebody follows changes nothing.
+    // Following a link changes nothing.
     let followed = get(world, &pause, &format!("Host: localhost:9468\r\n{with_token}"));
     assert!(followed.starts_with("HTTP/1.1 404 "), "{followed}");
     assert!(!is_paused());
@@ -207,121 +207,29 @@ fn a_browser_shows_networks_by_their_names() {
     );
     assert!(page.contains("aria-label=\"cap lte\">cap</button>"), "{page}");
     assert!(page.contains("aria-label=\"use lte\">use</button>"), "{page}");
-    // For the pages of the manual.
+    // The screenshot is for the pages of the manual.
     if let Ok(place) = std::env::var("HAWSER_SCREENSHOT") {
         browser(&format!("--screenshot={place}"));
     }
 }
 
-/// Looks for an area of each network and direction, a scale, a time axis and the sentence above.
+/// Checks that the chart has an area for each network and direction, a scale, a time axis and a
+/// sentence above it.
 fn the_chart_stacks_all_networks(page: &str) {
     let (_, chart) = page.split_once("<svg id=\"chart\"").expect("a chart");
     let (chart, _) = chart.split_once("</svg>").unwrap();
-    let areas = chart.matches("<polygon ").count();
+    let areas = chart.matches("class=\"area ").count();
     assert_eq!(areas, 2 * 3, "up and down of three networks: {chart}");
     for label in ["bit/s</text>", ">now</text>", "−4 min</text>", "received ↑"] {
         assert!(chart.contains(label), "{label}: {chart}");
     }
     let (_, sentence) = page.split_once("<p id=\"sentence\">").unwrap();
     let (sentence, _) = sentence.split_once('<').unwrap();
-    // The third network leads nowhere.
+    // The third network has no connection to the hub.
     assert!(
         sentence.contains("&lt;b&gt;0 is") && sentence.contains("fiber"),
         "{sentence}"
     );
-}
-
-/// A browser, worked through its DevTools protocol: a text of JSON and a zero byte, each way.
-struct Browser {
-    _process: Daemon,
-    commands: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    last: u64,
-    page: Value,
-}
-
-impl Browser {
-    fn open(world: &World, profile: &tempfile::TempDir, address: &str) -> Self {
-        let mut command = world.inside("c", "sh");
-        command.args([
-            "-c",
-            "exec chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --remote-debugging-pipe \
-             --user-data-dir=\"$0\" 3<&0 4>&1 </dev/null >/dev/null 2>&1",
-        ]);
-        command
-            .arg(profile.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut process = Daemon(command.spawn().unwrap());
-        let mut browser = Self {
-            commands: process.0.stdin.take().unwrap(),
-            answers: BufReader::new(process.0.stdout.take().unwrap()),
-            _process: process,
-            last: 0,
-            page: Value::Null,
-        };
-        let target = browser.tell("Target.createTarget", &json!({ "url": address }));
-        let wanted = json!({ "targetId": target["targetId"], "flatten": true });
-        browser.page = browser.tell("Target.attachToTarget", &wanted)["sessionId"].clone();
-        browser
-    }
-
-    fn tell(&mut self, method: &str, parameters: &Value) -> Value {
-        self.last += 1;
-        let mut command = json!({ "id": self.last, "method": method, "params": parameters });
-        if self.page.is_string() {
-            command["sessionId"] = self.page.clone();
-        }
-        write!(self.commands, "{command}\0").unwrap();
-        loop {
-            let mut said = Vec::new();
-            self.answers.read_until(0, &mut said).unwrap();
-            let said: Value = serde_json::from_slice(said.strip_suffix(b"\0").unwrap()).unwrap();
-            if said["id"] == self.last {
-                assert!(said["error"].is_null(), "{method}: {said}");
-                return said["result"].clone();
-            }
-        }
-    }
-
-    /// What an expression of the page's script is.
-    fn value(&mut self, expression: &str) -> Value {
-        let wanted = json!({ "expression": expression, "returnByValue": true });
-        self.tell("Runtime.evaluate", &wanted)["result"]["value"].clone()
-    }
-
-    fn wait(&mut self, expression: &str) {
-        let deadline = Instant::now() + hawser_testing::GIVE_UP;
-        while self.value(expression) != true {
-            let page = self.value("document.body.innerText");
-            assert!(Instant::now() < deadline, "never: {expression}; {page}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn press_enter(&mut self) {
-        let key = |kind| json!({ "type": kind, "key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r" });
-        self.tell("Input.dispatchKeyEvent", &key("keyDown"));
-        self.tell("Input.dispatchKeyEvent", &key("keyUp"));
-    }
-
-    /// Opens a dialog by keyboard, fills it in, and leaves it by keyboard.
-    fn fill_in(&mut self, button: &str, fields: &[(&str, &str)]) {
-        let find = format!("document.querySelector('button[aria-label=\"{button}\"]')");
-        self.wait(&format!("{find} !== null"));
-        // The page makes its buttons anew each second.
-        self.value(&format!("{find}.focus()"));
-        self.press_enter();
-        self.wait("document.querySelector('dialog[open]') !== null");
-        self.wait("document.activeElement.closest('dialog') !== null");
-        for (field, value) in fields {
-            self.value(&format!("document.getElementById('{field}').value = '{value}'"));
-        }
-        self.value("document.querySelector('dialog[open] button[value=set]').focus()");
-        self.press_enter();
-        self.wait("document.querySelector('dialog[open]') === null");
-        self.wait(&format!("document.activeElement === {find}"));
-    }
 }
 
 #[test]
@@ -335,7 +243,7 @@ fn a_person_changes_caps_schedulers_and_rules_in_a_browser() {
         return;
     };
     let profile = tempfile::tempdir().unwrap();
-    let mut browser = Browser::open(&world, &profile, &address);
+    let mut browser = Browser::open(world.inside("c", "sh"), &profile, &address);
     let phone = json!({ "width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": true });
     browser.tell("Emulation.setDeviceMetricsOverride", &phone);
 
@@ -357,7 +265,7 @@ fn a_person_changes_caps_schedulers_and_rules_in_a_browser() {
     browser.wait("document.getElementById('schedulers').innerText.includes('weighted-fair')");
 
     let rules = |world: &World| world.status("c")["direct"]["rules"].clone();
-    let own = json!({ "rule": "port 22", "way": "past the hub", "holds": true, "number": null });
+    let own = json!({ "rule": "port 22", "way": "outside the tunnel", "holds": true, "number": null });
     world.wait("the rule of the file", |world| rules(world) == json!([own]));
     let fields = [
         ("rule-protocol", "tcp"),
@@ -366,9 +274,10 @@ fn a_person_changes_caps_schedulers_and_rules_in_a_browser() {
         ("rule-network", "lte"),
     ];
     browser.fill_in("add a rule", &fields);
-    let added = json!({ "rule": "tcp, port 8080, to 2001:db8::/32", "way": "past the hub over lte", "holds": true, "number": 1 });
+    let added = json!({ "rule": "tcp, port 8080, to 2001:db8::/32", "way": "outside the tunnel over lte", "holds": true, "number": 1 });
     world.wait("a rule before it", |world| rules(world) == json!([added, own]));
-    browser.wait("document.querySelector('#rules tbody tr').innerText.includes('past the hub over lte')");
+    browser
+        .wait("document.querySelector('#rules tbody tr').innerText.includes('outside the tunnel over lte')");
     browser.fill_in("add a rule", &[("rule-port", "ssh")]);
     browser.wait("document.getElementById('notice').innerText.includes('a port such as 443')");
     let remove = "document.querySelector('button[aria-label^=\"remove the rule for tcp\"]')";
@@ -380,7 +289,7 @@ fn a_person_changes_caps_schedulers_and_rules_in_a_browser() {
     let labelled =
         "[...document.querySelectorAll('input, select')].every((field) => field.labels.length > 0)";
     assert_eq!(browser.value(labelled), true);
-    // Who only looks is offered nothing.
+    // A viewer without the token sees no controls.
     let (open, _) = address.split_once('#').unwrap();
     browser.tell("Page.navigate", &json!({ "url": open }));
     browser.wait(

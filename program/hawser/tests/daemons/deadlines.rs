@@ -1,5 +1,4 @@
-//! A deadline that a rule of the client sets holds at both ends of the tunnel, and goes with the
-//! rule.
+//! A deadline in a rule of the client applies at both ends of the tunnel until the rule is removed.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use serde_json::Value;
 use crate::world::{World, active, good};
 
 const PORT: u16 = 7_779;
-/// A packet takes some 30 ms (measured).
+/// Timeout of an answer; a packet takes some 30 ms (measured).
 const WAIT: Duration = Duration::from_millis(500);
 const RULE: &str = "[[rule]]\nport = 7779\ndeadline = \"150ms\"\n";
 
@@ -47,7 +46,7 @@ fn a_rule_s_deadline_holds_at_both_ends_until_the_rule_is_taken_out() {
     for end in [&receiver, &socket] {
         end.set_read_timeout(Some(WAIT)).unwrap();
     }
-    // Each is tried again.
+    // Each exchange is repeated.
     let exchange = || {
         socket.send(&[7; 200]).unwrap();
         let from = receiver.recv_from(&mut [0; 300]).map(|(_, from)| from);

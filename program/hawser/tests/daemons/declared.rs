@@ -1,5 +1,5 @@
-//! What a program declares of a socket is known at the client's end of the tunnel, and forgotten
-//! with the socket.
+//! Declarations of a program for a socket are known at the client's end of the tunnel until the
+//! socket is closed.
 
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
@@ -9,11 +9,11 @@ use serde_json::Value;
 use crate::world::{World, active, good};
 
 const PORT: u16 = 7_778;
-/// As Linux numbers it.
+/// Error number of Linux.
 const ENOTCONN: i32 = 107;
 const ENOPROTOOPT: i32 = 92;
 
-/// What is known to be declared of the flow that comes from this port; null where it is nothing.
+/// Returns the known declaration of the flow from this port; null without one.
 fn declared(world: &World, port: u16) -> Value {
     let status = world.status("c");
     let flows = status["sessions"][0]["flows"].as_array().unwrap();
@@ -31,6 +31,8 @@ fn a_declared_rate_is_heeded_until_it_is_taken_back_or_its_socket_is_closed() {
     let receiver = server.run(|| UdpSocket::bind(("203.0.113.2", PORT))).unwrap();
     let listener = server.run(|| TcpListener::bind(("203.0.113.2", PORT))).unwrap();
     world.init();
+    // An idle stream has no flow in the status.
+    world.configure("c", "tcp = \"end-to-end\"\n");
     let _hub = world.start("h", &["hub", "run"]);
     let invitation = world.invite();
     let rate = |bits_per_second| Rate {
@@ -66,7 +68,7 @@ fn a_declared_rate_is_heeded_until_it_is_taken_back_or_its_socket_is_closed() {
     drop(socket);
     world.wait("forgotten", |world| declared(world, port) == Value::Null);
     receiver.recv(&mut [0; 300]).expect("what was sent has come");
-    // A connection of TCP is a flow like any.
+    // A TCP connection is a flow like any other.
     let stream = world
         .open("c")
         .run(|| TcpStream::connect(("203.0.113.2", PORT)))

@@ -1,10 +1,10 @@
-//! A client of a hub whose networks get their addresses by DHCP, from Hawser's own client.
+//! A client of a hub whose networks get their addresses by DHCP, with Hawser's own client.
 
 use std::process::Command;
 
 use crate::world::{World, active, good};
 
-/// A DHCP server at the far end of both cables.
+/// Starts a DHCP server at the far end of both cables.
 fn serve(world: &World) -> Option<Server> {
     let require = hawser_testing::require_program;
     if !hawser_testing::require_dnsmasq() || !require(&["udhcpc", "dhcpcd"]) {
@@ -13,7 +13,7 @@ fn serve(world: &World) -> Option<Server> {
     Some(serve_on(world, &[("fiber", 10), ("lte", 11)], &[]))
 }
 
-/// One on these cables, with further options.
+/// Starts a DHCP server on these cables with additional options.
 pub(crate) fn serve_on(world: &World, cables: &[(&str, u8)], options: &[&str]) -> Server {
     let mut command = world.inside("h", "dnsmasq");
     hawser_testing::dhcp_server(&mut command, &world.place("leases"));
@@ -52,9 +52,8 @@ fn a_client_of_a_hub_gets_its_addresses_by_dhcp() {
     world.init();
     let _hub = world.start("h", &["hub", "run"]);
     let invitation = world.invite();
-    std::fs::create_dir_all(world.place("c")).unwrap();
     let config = "[networks.fiber]\ndhcp = \"auto\"\n[networks.lte]\ndhcp = \"auto\"\n";
-    std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+    world.configure("c", config);
     let mut up = world.hawser("c", &["up", &invitation]);
     up.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent");
     good(up);

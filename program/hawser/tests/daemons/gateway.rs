@@ -1,5 +1,5 @@
-//! A client as a gateway with a hub: machines behind it use the tunnel and nothing else, and ports
-//! of the hub lead to them.
+//! A client as a gateway with a hub: machines behind it use only the tunnel, and ports of the hub
+//! are forwarded to them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use crate::world::{Daemon, World, good, is_up};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A hub, a server, a client with that configuration, and a machine behind it.
+/// Hub, server, client, and a machine behind the client.
 struct Home {
     world: World,
     server: Namespace,
@@ -28,7 +28,7 @@ impl Home {
         let server = world.add_server();
         let behind = add_machine_behind(&world);
         let inside = world.namespace("c");
-        // A namespace begins with the machine's own setting.
+        // A new namespace has the machine's own setting.
         let mut sysctl = world.inside("c", "sysctl");
         sysctl.args(["-qw", "net.ipv4.ip_forward=0"]);
         good(sysctl);
@@ -44,8 +44,7 @@ impl Home {
             world.ip(&world.namespace(side), &address);
         }
         world.init();
-        std::fs::create_dir_all(world.place("c")).unwrap();
-        std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+        world.configure("c", config);
         let hub = world.start("h", &["hub", "run"]);
         let client = world.start("c", &["up", &world.invite(), "--foreground"]);
         world.wait("up", is_up);
@@ -59,7 +58,7 @@ impl Home {
         })
     }
 
-    /// Who the server sees, when the machine behind the gateway connects to it.
+    /// Returns the address that the server sees when the machine behind the gateway connects to it.
     fn seen(&self, server: &str) -> std::io::Result<String> {
         let to: SocketAddr = server.parse().unwrap();
         let listener = self.server.run(|| TcpListener::bind(to))?;
@@ -69,7 +68,7 @@ impl Home {
         Ok(from.ip().to_string())
     }
 
-    /// What a connection of the server to that port of the hub says first.
+    /// Connects from the server to a port of the hub. Returns the first received word.
     fn asked(&self, port: u16) -> std::io::Result<String> {
         let to = SocketAddr::new("203.0.113.1".parse().unwrap(), port);
         let mut stream = self
@@ -82,7 +81,7 @@ impl Home {
     }
 }
 
-/// Answers each connection with a word.
+/// Starts a server that sends a word to each connection.
 fn answer(place: &Namespace, port: u16, word: &'static str) {
     let listener = place.run(|| TcpListener::bind(("0.0.0.0", port))).unwrap();
     std::thread::spawn(move || {
@@ -92,7 +91,7 @@ fn answer(place: &Namespace, port: u16, word: &'static str) {
     });
 }
 
-/// Connections of a client that became streams.
+/// Returns the number of a client's connections that became streams.
 fn streams_of(world: &World) -> Option<u64> {
     world.status("c")["counters"]["streams_connected"].as_u64()
 }
@@ -116,7 +115,7 @@ fn connections_of_machines_behind_a_gateway_are_streams() {
     assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
-/// What is known of the way in, in the client's namespace.
+/// Returns the counter of packets into the tunnel in the client's namespace.
 fn packets_into_the_tunnel(world: &World) -> u64 {
     let mut command = world.inside("c", "cat");
     command.arg("/sys/class/net/hawser0/statistics/tx_packets");
@@ -135,9 +134,10 @@ fn machines_behind_a_gateway_use_the_tunnel_as_their_own() {
         "as the hub"
     );
     assert_eq!(home.seen("[2001:db8:50::2]:7001").unwrap(), "2001:db8:50::1");
-    // Its connections offer what fits into the tunnel, or large segments would be lost in it.
+    // Its connections must announce a segment size that fits into the tunnel, or large segments
+    // would be lost.
     Transfer::start(&home.server, &home.behind).finish();
-    // A neighbour on a network out is no machine behind the gateway.
+    // A neighbour on an uplink is not a machine behind the gateway.
     let hub = home.world.namespace("h");
     home.world
         .ip(&hub, "route add 192.0.2.0/24 via 10.0.10.2 dev fiber");
@@ -167,19 +167,19 @@ fn the_kill_switch_holds_for_machines_behind_a_gateway_and_leaves_the_lan_alone(
     };
     assert_eq!(home.seen("203.0.113.2:7001").unwrap(), "203.0.113.1");
     home.client.signal("-KILL");
-    // The hub's machine would answer it past the tunnel.
+    // The hub's machine would otherwise answer outside the tunnel.
     let inside = home.world.namespace("h");
     home.world.ip(&inside, "route add 192.168.7.0/24 via 10.0.10.2");
     let server = home.world.namespace("s");
     home.world.ip(&server, "route add 192.168.7.0/24 via 203.0.113.1");
     assert!(home.seen("203.0.113.2:7002").is_err(), "outside the tunnel");
-    // Its own machines are no outside: here they get addresses and names.
+    // The gateway's own machines get addresses and names from it, so they may reach it.
     let mut ping = home.world.inside("c", "ping");
     ping.args(["-c", "1", "-W", "2", "192.168.7.2"]);
     good(ping);
 }
 
-/// Rules that lead some flows past the hub, so that direct mode forwards.
+/// Rules that route some flows past the hub, so that direct mode forwards.
 const PAST: &str = "[direct]\nportal_check = \"off\"\n[[rule]]\nport = 8999\nvia = \"direct\"\n";
 
 #[test]
@@ -217,7 +217,7 @@ fn ports_lead_in(name: &str, rules: &str) {
         .unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && said.contains("the hub's own"),
+        !refused.status.success() && said.contains("is used by the hub itself"),
         "{said}"
     );
     good(
@@ -228,7 +228,7 @@ fn ports_lead_in(name: &str, rules: &str) {
     assert_eq!(home.asked(8081).unwrap(), "client");
 }
 
-/// Bob, with a machine of his own at the hub, and his daemon.
+/// Adds bob with a machine behind his client, and starts his daemon.
 fn add_bob(world: &World) -> (Namespace, Daemon) {
     let bob = world.add_client("d", 12);
     let daemon = world.start("d", &["up", &world.invite_as("bob"), "--foreground"]);
@@ -236,7 +236,7 @@ fn add_bob(world: &World) -> (Namespace, Daemon) {
     (bob, daemon)
 }
 
-/// Who connected to a machine, as it sees it.
+/// Connects to a machine. Returns the client's address as seen by the machine.
 fn met(machine: &Namespace, from: &Namespace, to: &str) -> std::io::Result<String> {
     let to: SocketAddr = to.parse().unwrap();
     let listener = machine.run(|| TcpListener::bind(to))?;
@@ -281,9 +281,9 @@ fn subnets_keep_their_addresses(name: &str, rules: &str) {
     };
     for (wrong, why) in [
         ("100.96.7.0/24", "overlaps 100.96.0.0/16"),
-        ("203.0.113.128/25", "a network of this machine itself"),
-        ("127.1.0.0/16", "a network of this machine itself"),
-        ("224.0.0.0/8", "no subnet of hosts"),
+        ("203.0.113.128/25", "a network of this machine"),
+        ("127.1.0.0/16", "a network of this machine"),
+        ("224.0.0.0/8", "not a subnet of hosts"),
         ("192.168.7.1/24", "without host bits"),
     ] {
         let refused = subnet(&[wrong]);
@@ -314,15 +314,15 @@ fn subnets_keep_their_addresses(name: &str, rules: &str) {
         met(&home.behind, &home.server, v4).is_err(),
         "nobody has let it in"
     );
-    // Nor does bob's consent make alice's machines his guests.
+    // Bob's consent does not let alice's machines reach his.
     assert!(met(&bob, &home.behind, "100.96.0.3:81").is_err());
     let clash = home
         .world
         .hawser("h", &["hub", "subnet", "bob", "192.168.0.0/16"]);
     let clash = { clash }.output().unwrap();
-    assert!(String::from_utf8_lossy(&clash.stderr).contains("which leads to alice"));
+    assert!(String::from_utf8_lossy(&clash.stderr).contains("which is routed to alice"));
     home.hub.signal("-KILL");
-    // With several pairs of threads: the subnet is another one's than its address says.
+    // With several pairs of threads, the subnet may belong to another pair than the address.
     let hub_toml = home.world.place("h").join("hub.toml");
     let text = std::fs::read_to_string(&hub_toml).unwrap();
     std::fs::write(&hub_toml, format!("thread_pairs = 3\n{text}")).unwrap();

@@ -1,7 +1,7 @@
-//! A member without Hawser: a router that forwards into the kernel's own GRE.
+//! A member without Hawser: a router that forwards to the kernel's own GRE.
 //!
-//! The tests run in a kernel of their own, because not every machine's has GRE. The taker has a
-//! network of 8 Mbit/s; the member's modem has 5.
+//! The tests run in a separate kernel, because not every machine's kernel has GRE. The taker has a
+//! network of 8 Mbit/s; the member's modem has 5 Mbit/s.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -16,12 +16,12 @@ use super::neighbours::{rate, tc};
 use super::transfer::Transfer;
 use super::world::{Daemon, World, active, good, is_up, run};
 
-/// Where the member is for the hub, and the hub for the member.
+/// Address of the member for the hub, and of the hub for the member.
 const MEMBER: Ipv4Addr = Ipv4Addr::new(10, 0, 20, 2);
 const HUB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
-/// A router with a modem to the hub and a local network to the taker, and nothing of Hawser: what
-/// docs/manual/neighbours.md says to type on Linux.
+/// Creates a router without Hawser, with a modem to the hub and a local network to the taker, by
+/// the commands for Linux in docs/manual/neighbours.md.
 fn build_member(world: &World, key: &str) {
     world.add_client("d", 20);
     let (own, client, hub) = (world.namespace("d"), world.namespace("c"), world.namespace("h"));
@@ -52,7 +52,7 @@ fn write(world: &World, side: &str, file: &str, text: &str) {
     std::fs::write(world.place(side).join(file), text).unwrap();
 }
 
-/// The hub and the taker, which knows of the member.
+/// Starts the hub and the taker, which has the member in its configuration.
 fn start(world: &World, gre: &str) -> [Daemon; 2] {
     for side in ["c", "h"] {
         tc(&world.namespace(side), "fiber", "8mbit");
@@ -78,7 +78,7 @@ fn client_toml(gre: &str) -> String {
     format!("exclude = [\"lte\"]\n{gre}")
 }
 
-/// What `hawser pool` says of the member.
+/// Returns the status of the member in `hawser pool`.
 fn member(world: &World) -> Value {
     world.status("c")["pool"]["gre"][0].clone()
 }
@@ -119,14 +119,14 @@ fn a_router_without_hawser_adds_its_modem_and_may_vanish() {
         "8 Mbit/s and a modem of 5 by GRE: {:.3} of the sum",
         together / 13.0
     );
-    // The path has found its size: 1,500 bytes less an outer header and one of GRE with its key.
+    // The path has determined its MTU: 1,500 bytes less an outer header and a GRE header with key.
     let status = world.status("c");
     let paths = status["sessions"][0]["paths"].as_array().unwrap().clone();
     let of_member = paths.iter().find(|path| path["name"] == "bob's router").unwrap();
     println!("its path: {of_member}");
     assert_eq!(of_member["pmtu"], 1_472, "{of_member}");
 
-    // The router is gone without a word.
+    // The router fails without notice.
     transfer.take_longest_gap();
     world.ip(&world.namespace("d"), "link set cable-d down");
     world.wait("without the member", |world| active(world) == ["fiber"]);
@@ -141,15 +141,15 @@ fn a_router_without_hawser_adds_its_modem_and_may_vanish() {
         transfer.received() > before_alone && alone < 0.75 * together,
         "{alone}"
     );
-    world.wait("given up", |world| member(world)["why"] == "it has fallen silent");
-    // And comes back.
+    world.wait("given up", |world| member(world)["why"] == "it no longer answers");
+    // The router returns.
     world.ip(&world.namespace("d"), "link set cable-d up");
     world.ip(&world.namespace("d"), "route add default via 10.0.20.1");
     let is_back = |world: &World| (0..20).any(|_| both(world) || pause());
     world.wait("with the member again", is_back);
 
-    // A reload takes it no more, and takes it again; what is left behind at the end is nothing,
-    // also after a crash.
+    // A reload removes the member, and another one adds it again; no state remains at the end, also
+    // after a crash.
     write(&world, "c", "client.toml", &client_toml(""));
     good(world.hawser("c", &["reload"]));
     world.wait("taken no more", |world| active(world) == ["fiber"]);
@@ -246,7 +246,7 @@ fn forged_packets_of_gre_are_refused_and_lead_nowhere() {
         each == [10; 4] && count("destination") == 20
     });
     world.wait("known", |world| hub_gre(world)["strangers"] == 0);
-    // Well-formed ones of a stranger get places for a while, and no more than there are.
+    // Well-formed packets of an unknown sender temporarily get entries, up to the maximum.
     for port in 0..50 {
         let source = SocketAddrV4::new(*taker.ip(), port);
         let other = SocketAddrV4::new(Ipv4Addr::new(192, 168, 20, 100 + port as u8), port);
@@ -267,13 +267,13 @@ fn forged_packets_of_gre_are_refused_and_lead_nowhere() {
         "{}",
         hub_gre(&world)
     );
-    // Where one of its packets was behind the flood, its path is overdue for a moment.
+    // If one of the member's packets was behind the flood, its path is overdue for a moment.
     world.wait("the taker goes on", both);
     std::thread::sleep(Duration::from_secs(17));
     assert_eq!(hub_gre(&world)["strangers"], 0, "{}", hub_gre(&world));
     assert!(both(&world), "the taker goes on");
 
-    // A hub that no longer names the member.
+    // The hub's configuration no longer contains the member.
     let place = world.place("h").join("hub.toml");
     let text = std::fs::read_to_string(&place).unwrap();
     std::fs::write(&place, text.replace("10.0.20.2", "192.0.2.1")).unwrap();

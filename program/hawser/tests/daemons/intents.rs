@@ -1,5 +1,5 @@
-//! What a program says of its flows by the socket option reaches both ends of the tunnel, and what
-//! answers it comes back the same way.
+//! Intents that a program sets by socket option take effect at both ends of the tunnel, and answers
+//! return over the same network.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use hawser_linux::bpf::{INTENT, NETWORK, choose};
 
 use crate::world::{World, active, good};
 
-/// Where what is sent comes back.
+/// Port of the echo server.
 const PORT: u16 = 7_777;
-/// As Linux numbers it.
+/// Error number of Linux.
 const ENODEV: i32 = 19;
 
 #[test]
@@ -27,7 +27,7 @@ fn what_a_program_says_holds_at_both_ends_of_the_tunnel() {
             if datagram.starts_with(b"end") {
                 break;
             }
-            // Without any code point: the server knows of none.
+            // The answer has no code point, since the server sets none.
             server.send_to(&datagram[..length], from).unwrap();
         }
     });
@@ -66,7 +66,7 @@ fn what_a_program_says_holds_at_both_ends_of_the_tunnel() {
             socket.send(&[number; 32]).unwrap();
             assert_eq!(socket.recv(&mut [0; 64]).expect("an answer"), 32, "{intent}");
         }
-        // The way there at the client, the way back at the hub.
+        // The client decides about the forward direction, the hub about the reverse direction.
         for (place, flow) in [("c", format!(":{port} -> ")), ("h", format!(":{PORT} -> "))] {
             let status = world.status(place);
             let flows = status["sessions"][0]["flows"].as_array().unwrap();
@@ -82,7 +82,7 @@ fn what_a_program_says_holds_at_both_ends_of_the_tunnel() {
             );
         }
     }
-    // Networks are not chosen where a hub joins them.
+    // A program cannot choose a network when a hub combines them.
     let refused = world.open("c").run(|| {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         Ok(choose(&socket, NETWORK, "fiber").map_err(|error| error.raw_os_error()))

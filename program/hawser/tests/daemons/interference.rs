@@ -1,8 +1,8 @@
-//! Another program changes what Hawser has set up in the kernel, and Hawser restores it.
+//! Another program changes Hawser's state in the kernel, and Hawser restores it.
 //!
-//! What is changed is drawn from a dump of the kernel, with a seed: rules, routes, addresses,
-//! interfaces, tables of nftables and settings are deleted, replaced, modified, or something is
-//! inserted before them. 60 changes, or as many as `HAWSER_INTERFERENCES` says.
+//! The changed objects are drawn from a dump of the kernel, with a seed: rules, routes, addresses,
+//! interfaces, tables of nftables and settings are deleted, replaced, modified, or preceded by
+//! other objects. There are 60 changes, or as many as `HAWSER_INTERFERENCES` specifies.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::outside::{Outside, Traffic};
 use crate::world::{World, good, is_up};
 
-/// One object of the kernel that Hawser wrote.
+/// Object of the kernel that Hawser wrote.
 #[derive(Clone, Debug)]
 enum Written {
     /// Family option of `ip`, and priority.
@@ -22,15 +22,15 @@ enum Written {
     Link(String),
     /// A table of nftables and its first chain.
     Table(String, String),
-    /// A setting and a value that is not Hawser's.
+    /// A setting and a value different from Hawser's.
     Setting(String, &'static str),
 }
 
 const FAMILIES: [&str; 2] = ["-4", "-6"];
-/// Near destinations, the tunnel, the kill switch.
+/// Routing tables of near destinations, the tunnel, and the kill switch.
 const TABLES: [u32; 3] = [18_517, 18_518, 18_519];
 
-/// A side of the world that is interfered with.
+/// Side of the world whose state is changed.
 struct Victim<'a> {
     world: &'a World,
     side: &'static str,
@@ -46,7 +46,7 @@ impl Victim<'_> {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Everything that Hawser wrote, in a form that does not depend on where its rules stand.
+    /// Returns all state that Hawser wrote, independent of the position of its rules.
     fn dump(&self) -> String {
         let mut lines = Vec::new();
         for family in FAMILIES {
@@ -128,15 +128,17 @@ impl Victim<'_> {
     }
 }
 
-/// What another program does to an object, and how it takes back what it has added.
+/// Returns the command of another program that changes an object, and the command that removes its
+/// additions.
 fn interference(object: &Written, kind: u64) -> (String, String) {
     let none = String::new();
     let (via, prefix) = ("via 10.0.10.1 dev fiber", "203.0.113.0/24");
     match object {
         Written::Rule(family, priority) => {
             let delete = format!("ip {family} rule del pref {priority}");
-            // Without a protocol of its own, taking it back could delete a rule of Hawser that
-            // leads to `main` with the same priority: what `ip` is not told matches everything.
+            // The foreign rule has its own protocol, because its removal could otherwise delete a
+            // rule of Hawser to `main` with the same priority: attributes that `ip` does not
+            // receive match everything.
             let foreign = |action: &str, at: u32| {
                 format!("ip {family} rule {action} pref {at} lookup main protocol 99")
             };
@@ -174,7 +176,7 @@ fn interference(object: &Written, kind: u64) -> (String, String) {
     }
 }
 
-/// A small generator of numbers (xorshift): the same seed draws the same changes.
+/// Returns the next pseudo-random number (xorshift): equal seeds draw equal changes.
 fn draw(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -187,9 +189,9 @@ fn count() -> u64 {
     set.map_or(60, |count| count.parse().expect("a number of changes"))
 }
 
-/// Changes what the victim wrote, one thing after the other; `check` looks after each.
+/// Changes the victim's objects one after the other, and calls `check` after each change.
 fn interfere(victim: &Victim<'_>, seed: u64, check: impl Fn(&str)) {
-    // Copies of routes and addresses settle first.
+    // Copied routes and addresses settle first.
     std::thread::sleep(Duration::from_secs(1));
     let wanted = victim.dump();
     let (mut state, mut slowest) = (seed, (Duration::ZERO, String::new()));
@@ -256,7 +258,8 @@ fn what_another_program_changes_on_a_client_is_restored() {
         world.wait(&format!("through after {change}"), World::ping_hub);
     });
     client.signal("-TERM");
-    // What another program has set since is its own, and what it has flushed: tables of others.
+    // Settings of another program since then are its own, and so are other programs' tables that it
+    // has flushed.
     let without = |text: &str| {
         let (near, nft) = text.split_once("nft list ruleset").expect("the rules");
         let settings = nft.lines().filter(|line| line.starts_with("net."));
@@ -271,7 +274,7 @@ fn what_another_program_changes_on_a_client_is_restored() {
     assert!(!after.contains("hawser"), "{after}");
 }
 
-/// One layer of the kill switch holds while the other is gone.
+/// One layer of the kill switch works while the other is deleted.
 #[test]
 fn nothing_leaves_outside_while_another_program_interferes() {
     let Some(world) = World::new("ik") else { return };
@@ -281,8 +284,7 @@ fn nothing_leaves_outside_while_another_program_interferes() {
     world.add_ipv6();
     world.add_server();
     world.init();
-    std::fs::create_dir_all(world.place("c")).unwrap();
-    std::fs::write(world.place("c").join("client.toml"), "kill_switch = true\n").unwrap();
+    world.configure("c", "kill_switch = true\n");
     let _hub = world.start("h", &["hub", "run"]);
     let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
     world.wait("up", is_up);
@@ -329,7 +331,8 @@ fn what_another_program_changes_on_a_hub_is_restored() {
     assert!(!nft.contains("hawser"), "{nft}");
 }
 
-/// A rule of another program before ours, at all kinds of places, and the log that names it.
+/// Rules of another program before those of Hawser, at all kinds of positions, and their log
+/// entries.
 #[test]
 fn rules_and_routes_that_lead_past_the_tunnel_do_not() {
     let Some(world) = World::new("ir") else { return };
@@ -358,7 +361,8 @@ fn rules_and_routes_that_lead_past_the_tunnel_do_not() {
             .is_some_and(|notice| notice.contains("128.0.0.0/1"))
     });
     assert!(is_inside(&world));
-    // An administrator's route to a private network stays outside, one of DHCP does not.
+    // An administrator's route to a private network stays outside the tunnel, a route of DHCP does
+    // not.
     world.ip(
         &client,
         "route add 10.77.0.0/16 via 10.0.10.1 dev fiber proto static",
@@ -374,16 +378,40 @@ fn rules_and_routes_that_lead_past_the_tunnel_do_not() {
     };
     world.wait("near", |_| device("10.77.0.1").contains("dev fiber"));
     assert!(device("10.78.0.1").contains("dev hawser0"));
-    // The subnet of an uplink is around the tunnel's inner addresses.
+    // The subnet of an uplink contains the tunnel's inner addresses.
     world.ip(&client, "addr add 100.100.0.9/10 dev fiber");
     world.wait("a neighbour", |_| device("100.100.0.1").contains("dev fiber"));
     world.wait("the hub", |_| device("100.96.0.1").contains("dev hawser0"));
     world.ip(&client, "addr del 100.100.0.9/10 dev fiber");
-    // Marks of others on our packets do not matter.
+    // Marks that other programs set on Hawser's packets have no effect.
     let mut nft = world.inside("c", "nft");
     nft.arg("add table inet others; add chain inet others out { type route hook output priority -150; }; add rule inet others out meta mark set mark or 0x100");
     good(nft);
     world.wait("through with marks", World::ping_hub);
+}
+
+/// The interface cannot be restored: the data plane holds a descriptor of the removed one.
+#[test]
+fn a_daemon_whose_interface_is_removed_ends_with_an_error() {
+    let Some(world) = World::new("removed") else {
+        return;
+    };
+    world.init();
+    let mut hub = world.start("h", &["hub", "run"]);
+    let mut client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("up", is_up);
+    for (side, interface, daemon) in [("c", "hawser0", &mut client), ("h", "hawserhub0", &mut hub)] {
+        world.ip(&world.namespace(side), &format!("link del {interface}"));
+        let deadline = Instant::now() + hawser_testing::GIVE_UP;
+        let status = loop {
+            match daemon.0.try_wait().unwrap() {
+                Some(status) => break status,
+                None if Instant::now() > deadline => panic!("{side} does not end"),
+                None => std::thread::sleep(Duration::from_millis(50)),
+            }
+        };
+        assert!(!status.success(), "{side}: {status}");
+    }
 }
 
 #[test]
@@ -411,7 +439,7 @@ fn beside_another_vpn_that_takes_everything_it_does_not_start() {
         !output.status.success() && said.contains("another VPN (wg0)"),
         "{said}"
     );
-    // One that takes only its own destinations is no obstacle, and keeps them.
+    // A rule for its own destinations only is no obstacle, and keeps them.
     for step in [
         "rule del lookup 51820",
         "rule del lookup main suppress_prefixlength 0",

@@ -1,4 +1,4 @@
-//! Who reaches whom through a hub: nobody but the public, unless the hub's configuration says so.
+//! Reachability through a hub: public addresses only, unless the hub's configuration permits more.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -9,19 +9,19 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::world::{World, good, is_up};
 
-/// Every machine listens here.
+/// Port on which every machine listens.
 const PORT: u16 = 2222;
 const DNS: u16 = 53;
 const TIMEOUT: Duration = Duration::from_millis(400);
 
-/// A hub with two clients, and a server with public, private and metadata addresses in a segment of
-/// the hub's.
+/// Hub with two clients, and a server with public, private and metadata addresses in a segment of
+/// the hub.
 struct Segment {
     world: World,
     places: [Namespace; 4],
     _listening: Vec<TcpListener>,
     _daemons: Vec<super::world::Daemon>,
-    /// Inner addresses.
+    /// Inner addresses of the clients.
     alice: Inner,
     bob: Inner,
     hub: Inner,
@@ -66,7 +66,7 @@ impl Segment {
         world.ip(&outside, "link set lo up");
         world.ip(&outside, "addr add 169.254.169.254/32 dev lo");
         world.ip(&inside, "route add 169.254.169.254/32 via 203.0.113.2");
-        // A host of the segment that would like to reach the pool.
+        // A host of the segment has a route to the pool.
         world.ip(&outside, "route add 100.96.0.0/16 via 203.0.113.1");
         let other = world.add_client("d", 12);
         world.init();
@@ -77,9 +77,8 @@ impl Segment {
         let mut daemons = vec![world.start("h", &["hub", "run"])];
         let mut inner = Vec::new();
         for (side, name) in [("c", "alice"), ("d", "bob")] {
-            // What the hub lets through is tried here, and not what a client takes.
-            std::fs::create_dir_all(world.place(side)).unwrap();
-            std::fs::write(world.place(side).join("client.toml"), "inbound = \"open\"\n").unwrap();
+            // The test checks the hub's filter, so the client's own filter is open.
+            world.configure(side, "inbound = \"open\"\n");
             daemons.push(world.start(side, &["up", &world.invite_as(name), "--foreground"]));
             world.wait("up", |world| world.status(side)["state"] == "up");
             inner.push(Inner::of(&world.status(side)));
@@ -166,14 +165,14 @@ fn a_client_reaches_the_public_and_nobody_else() {
         [false; 2],
         "the hub's inner address"
     );
-    // What the hub itself begins passes, and so does a ping of its inner address.
+    // Connections of the hub itself pass, and so does a ping of its inner address.
     assert!(segment.reaches(2, &segment.alice.v4, PORT) && segment.reaches(2, &segment.alice.v6, PORT));
     assert!(segment.world.ping(&segment.hub.v4) && segment.world.ping(&segment.hub.v6));
     assert!(!segment.world.ping("203.0.113.1"));
 }
 
-/// Sends packets of GRE (RFC 2784) from the client until one arrives at the server, for a second at
-/// most; returns whether one did.
+/// Sends packets of GRE (RFC 2784) from the client until one arrives at the server, for at most 1
+/// s. Returns whether one arrived.
 fn gre_passes(segment: &Segment) -> bool {
     let gre = || Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(47)));
     let receiver = segment.places[3].run(gre).unwrap();
@@ -183,7 +182,7 @@ fn gre_passes(segment: &Segment) -> bool {
     let sender = segment.places[0].run(gre).unwrap();
     let to: SocketAddr = "203.0.113.2:0".parse().unwrap();
     (0..20).any(|_| {
-        // A header of GRE, and room for what it carries: the hub's NAT drops shorter ones.
+        // A header of GRE with a payload: the hub's NAT drops shorter packets.
         let mut packet = [0; 64];
         packet[2] = 8;
         sender.send_to(&packet, &to.into()).unwrap();
@@ -227,7 +226,7 @@ fn what_is_named_is_reached_and_nothing_more() {
     assert_eq!(segment.server_reaches(&segment.alice), [true; 2]);
     assert_eq!(segment.server_reaches(&segment.hub), [false; 2]);
 
-    // Resolvers that the hub names are reached wherever they are, for questions alone.
+    // Resolvers that the hub announces are reachable at any address, for queries only.
     segment.allow("dns = [\"100.96.0.1\", \"10.50.0.2\"]", "");
     for to in ["100.96.0.1", "10.50.0.2"] {
         assert!(segment.client_reaches(to, DNS), "{to}");
@@ -236,7 +235,7 @@ fn what_is_named_is_reached_and_nothing_more() {
     assert!(!segment.client_reaches(PRIVATE[1], DNS));
 }
 
-/// Another program deletes the rules as fast as it can. What remains is the filter in the process.
+/// Another program deletes the rules as fast as it can, so only the filter in the process remains.
 #[test]
 fn while_the_rules_are_deleted_again_and_again_nothing_more_is_reached() {
     let Some(segment) = Segment::new("xf") else { return };
@@ -260,7 +259,8 @@ fn while_the_rules_are_deleted_again_and_again_nothing_more_is_reached() {
     assert!(refused.as_u64() > Some(20), "{refused}");
 }
 
-/// Whatever the hub lets through: a client takes what its own configuration names.
+/// A client accepts only traffic that its own configuration permits, regardless of the hub's
+/// filter.
 #[test]
 fn a_client_is_closed_to_its_hub() {
     let Some(segment) = Segment::new("xd") else { return };
@@ -278,7 +278,7 @@ fn a_client_is_closed_to_its_hub() {
         good(world.hawser("c", &["reload"]));
         assert_eq!([from_hub(PORT), from_hub(DNS)], is_open, "{inbound}");
         assert_eq!(segment.other_client_reaches(alice), [is_open[0]; 2], "{inbound}");
-        // Answers and echoes pass whatever is said.
+        // Answers and echo replies pass with every setting.
         assert!(segment.client_reaches("203.0.113.2", PORT), "{inbound}");
         let mut ping = world.inside("h", "ping");
         ping.args(["-c", "1", "-W", "5", &alice.v4]);
@@ -289,7 +289,7 @@ fn a_client_is_closed_to_its_hub() {
     assert!(!from_hub(PORT), "closed is the default");
 }
 
-/// A change of what is reached leaves what is allowed alone.
+/// A change of the reachable addresses does not affect permitted connections.
 #[test]
 fn a_transfer_lives_through_a_change_of_what_is_reached() {
     let Some(segment) = Segment::new("xc") else { return };
@@ -309,7 +309,7 @@ fn a_transfer_lives_through_a_change_of_what_is_reached() {
     transfer.finish();
 }
 
-/// The hub's own port takes no room in the kernel's table of connections.
+/// The hub's own port uses no entries in the kernel's connection table.
 #[test]
 fn the_outer_port_of_a_hub_is_not_tracked() {
     let Some(world) = World::new("notrack") else {
@@ -318,6 +318,8 @@ fn the_outer_port_of_a_hub_is_not_tracked() {
     world.init();
     let before = world.system("h");
     let mut hub = world.start("h", &["hub", "run"]);
+    // A packet that comes before the rules of the hub is tracked.
+    world.wait("a hub", |world| world.status("h")["state"] == "up");
     let mut count = world.inside("h", "nft");
     count.arg(
         "add table inet seen; add counter inet seen tracked; add counter inet seen untracked; \

@@ -1,9 +1,9 @@
-//! The kill switch under crashes and restarts: what leaves the client outside the tunnel is counted
-//! at the far end of its cables.
+//! The kill switch under crashes and restarts: packets that leave the client outside the tunnel are
+//! counted at the far end of its cables.
 //!
-//! Programs in the client's namespace, and a machine behind it, send without a pause: IPv4, IPv6
-//! (which this hub does not carry), and questions to resolvers near and far. Six rounds, or as many
-//! as `HAWSER_CRASHES` says.
+//! Programs in the client's namespace, and a machine behind it, send continuously: IPv4, IPv6
+//! (which this hub does not carry), and queries to resolvers near and far. There are 6 rounds, or
+//! as many as `HAWSER_CRASHES` specifies.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::mixed::add_machine_behind;
 use crate::outside::{Outside, TO, Traffic};
 use crate::world::{Files, World, good, is_up};
 
-/// A hub without IPv6, a client with both families on its cables, and a machine behind it.
+/// Creates a hub without IPv6, a client with both families on its cables, and a machine behind it.
 fn world(name: &str, config: &str) -> Option<(World, Namespace)> {
     let world = World::new(name)?;
     world.add_ipv6();
@@ -32,7 +32,7 @@ fn world(name: &str, config: &str) -> Option<(World, Namespace)> {
     Some((world, behind))
 }
 
-/// The same with a hub that is known by its name, to a resolver that has no wall before it.
+/// Creates such a world with a hub that is configured by name, and a resolver without a firewall.
 fn world_by_name(name: &str, config: &str) -> Option<(World, Namespace, Resolver)> {
     let (world, behind) = world(name, config)?;
     let resolver = Resolver::start(&world)?;
@@ -46,8 +46,7 @@ fn world_by_name(name: &str, config: &str) -> Option<(World, Namespace, Resolver
 }
 
 fn configure(world: &World, config: &str) {
-    std::fs::create_dir_all(world.place("c")).unwrap();
-    std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+    world.configure("c", config);
 }
 
 const CLOSED: &str = "kill_switch = true\nexclude = [\"home\"]\n";
@@ -62,7 +61,7 @@ fn nothing_leaves_outside_the_tunnel_through_crashes_and_restarts() {
     crash_under_traffic("kill", CLOSED);
 }
 
-/// Rules that send other flows past the hub make no hole for these.
+/// Rules that send other flows past the hub do not let these packets out.
 #[test]
 fn nothing_else_leaves_beside_rules_past_the_hub_through_crashes() {
     let rules = "[direct]\nportal_check = \"off\"\n[[rule]]\nport = 8000\nvia = \"direct\"\n";
@@ -87,12 +86,12 @@ fn crash_under_traffic(name: &str, config: &str) {
         std::thread::sleep(Duration::from_millis(round * 7 % 40));
         client = world.start("c", &["up", "--foreground"]);
         if round % 3 == 0 {
-            // A hub that does not remember: to the other, these would be two machines with one key.
+            // The restarted hub has no state; otherwise these would be two machines with one key.
             hub.signal("-KILL");
             hub = world.start("h", &["hub", "run"]);
             world.wait("up again", |world| is_up(world) && world.ping_hub());
         } else {
-            // In the middle of its start.
+            // The kill falls into the client's start.
             std::thread::sleep(Duration::from_millis(round * 37 % 400));
         }
         outside.assert_none(&format!("in round {round}"));
@@ -116,7 +115,7 @@ fn a_start_that_fails_after_a_crash_opens_nothing() {
         return;
     };
     let outside = Outside::count(&world);
-    // Nobody to ask for the name of the hub, which would be asked for outside.
+    // No resolver is available for the hub's name, which would be resolved outside the tunnel.
     let _files = with_resolver(&world, "127.0.0.1");
     let hub = world.start("h", &["hub", "run"]);
     let invitation = world.invite();
@@ -149,7 +148,7 @@ fn a_start_that_fails_after_a_crash_opens_nothing() {
         assert!(said.contains(says), "{said}");
         outside.assert_none(&format!("after {said}"));
     }
-    // And one that waits for a hub.
+    // The client also waits for a hub.
     drop(hub);
     std::fs::write(&joined, known).unwrap();
     configure(&world, CLOSED);
@@ -173,7 +172,7 @@ fn locked_down_before_the_first_start_and_open_where_nobody_wants_it() {
     assert!(String::from_utf8_lossy(&said).starts_with("open"));
     assert_eq!(world.system("c"), before);
 
-    // A file that makes no sense counts as one that wants it.
+    // An invalid file counts as one that enables the kill switch.
     for (config, code) in [("kill_switch = maybe\n", 64), (CLOSED, 0)] {
         configure(&world, config);
         let output = world.hawser("c", &["lockdown"]).output().unwrap();
@@ -192,11 +191,11 @@ fn locked_down_before_the_first_start_and_open_where_nobody_wants_it() {
     let invitation = world.invite();
     let mut client = world.start("c", &["up", &invitation, "--foreground"]);
     world.wait("up from behind the switch", is_up);
-    // As a firewall that is loaded anew does to all tables.
+    // A reloaded firewall does the same to all tables.
     let mut gone = world.inside("c", "nft");
     gone.arg("delete table inet hawser_kill");
     good(gone);
-    client.tell("-HUP");
+    client.send_signal("-HUP");
     world.wait("closed again by a reload", |world| {
         world.system("c").contains("hawser_kill")
     });
@@ -204,7 +203,7 @@ fn locked_down_before_the_first_start_and_open_where_nobody_wants_it() {
     assert_eq!(world.system("c"), before);
 }
 
-/// While the switch is closed, only the name of the hub may be asked for outside, and only by
+/// While the switch is closed, only the name of the hub may be resolved outside, and only by
 /// Hawser.
 #[test]
 fn a_hub_that_has_moved_is_found_by_its_name_behind_the_switch() {
@@ -231,7 +230,7 @@ fn a_hub_that_has_moved_is_found_by_its_name_behind_the_switch() {
     good(world.hawser("c", &["down"]));
 }
 
-/// The session goes on, and so does what is in the tunnel.
+/// The session and the connections in the tunnel continue.
 #[test]
 fn a_client_that_runs_follows_a_hub_to_its_new_address() {
     for (name, config) in [("follow", "exclude = [\"home\"]\n"), ("folsw", CLOSED)] {
@@ -249,8 +248,8 @@ fn a_client_that_runs_follows_a_hub_to_its_new_address() {
     }
 }
 
-/// A hub that names no resolver gives those of its machine, or the client reports that there is
-/// none.
+/// A hub without configured resolvers announces those of its machine, or the client reports that
+/// there is none.
 #[test]
 fn names_behind_the_switch_need_a_resolver_of_the_hub() {
     let Some((world, _behind)) = world("nores", "kill_switch = true\ndns = \"hub\"\n") else {
@@ -277,7 +276,7 @@ fn names_behind_the_switch_need_a_resolver_of_the_hub() {
     assert!(notice.contains("dns = [\"9.9.9.9\"]"), "{notice}");
 }
 
-/// A resolver of the near network, which knows where the hub is.
+/// Resolver of the local network, which knows the hub's address.
 struct Resolver {
     server: Child,
     _files: Files,
@@ -321,7 +320,7 @@ impl Resolver {
         Some(resolver)
     }
 
-    /// From now on the hub is elsewhere, and nobody has asked for anything.
+    /// Moves the hub to another address, and forgets all queries.
     fn move_hub(&self, world: &World) {
         let hub = world.namespace("h");
         world.ip(&hub, "addr add 198.51.100.7/32 dev lo");
@@ -332,7 +331,7 @@ impl Resolver {
         std::fs::write(&self.log, "").unwrap();
     }
 
-    /// The names that were asked for.
+    /// Returns the queried names.
     fn asked(&self) -> Vec<String> {
         let log = std::fs::read_to_string(&self.log).unwrap();
         let names = log.lines().filter_map(|line| {
@@ -350,7 +349,7 @@ impl Drop for Resolver {
     }
 }
 
-/// The client's programs ask this resolver.
+/// Makes the client's programs use this resolver.
 fn with_resolver(world: &World, address: &str) -> Files {
     let text = format!("nameserver {address}\noptions timeout:1 attempts:1\n");
     Files::new(world, "c", "resolv.conf", &text)

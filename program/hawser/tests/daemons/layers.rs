@@ -1,26 +1,26 @@
-//! Layered streams through real daemons: which network a packet of a layer takes, counted at the
-//! far end of the client's cables.
+//! Layered streams through real daemons: the network of each layer's packets is counted at the far
+//! end of the client's cables.
 
 use std::net::UdpSocket;
 use std::time::Duration;
 
 use crate::world::{World, active, good};
 
-/// Where the stream goes, and how it is marked.
+/// Destination port of the stream, and its marking.
 const PORT: u16 = 5004;
-/// AF41. Units: the whole byte of the IP header.
+/// Code point AF41. Units: the whole byte of the IP header.
 const MARKED: u32 = 34 << 2;
-/// Payloads by which the layers are told apart on the cables, whatever encrypts them. Units: bytes.
+/// Payload sizes that distinguish the layers on the cables despite the encryption. Units: bytes.
 const BASE: usize = 700;
 const UPPER: usize = 500;
-/// What stands between an inner payload and the length in the outer UDP header: inner IP and UDP,
-/// framing, outer UDP.
+/// Difference between an inner payload and the length in the outer UDP header: inner IP and UDP,
+/// framing, outer UDP. Units: bytes.
 const AROUND: usize = 28 + 40 + 8;
-/// Of what travels over `fiber`, so many in a hundred are lost.
+/// Loss of `fiber`. Units: percent.
 const LOST: usize = 20;
 
-/// A network that loses a fifth, listed first, beside one that loses nothing; and how many packets
-/// of each layer came over which.
+/// Two networks, of which the first loses a fifth and the second nothing, with counters of each
+/// layer's packets on each network.
 struct Cables<'a>(&'a World);
 
 impl<'a> Cables<'a> {
@@ -42,7 +42,7 @@ impl<'a> Cables<'a> {
              iifname fiber udp dport 4430 numgen inc mod {every} 0 drop\n}}\n}}"
         ));
         good(nft);
-        // Packets that leave in one batch are counted one by one.
+        // Packets that leave in one batch must be counted separately.
         for cable in ["fiber", "lte"] {
             let mut ethtool = world.inside("c", "ethtool");
             ethtool.args(["-K", cable, "tx-udp-segmentation", "off"]);
@@ -51,15 +51,15 @@ impl<'a> Cables<'a> {
         Self(world)
     }
 
-    /// `fiber` loses nothing more, so that nothing is sent again: a packet that is sent again takes
-    /// the path on which it arrives first.
+    /// Ends the loss of `fiber`, to avoid retransmissions: a retransmission uses the path on which
+    /// it arrives first.
     fn lose_no_more(&self) {
         let mut nft = self.0.inside("h", "nft");
         nft.args(["flush", "chain", "inet", "cables", "losing"]);
         good(nft);
     }
 
-    /// Packets since the last call, by payload: over `fiber`, over `lte`.
+    /// Returns the packets with this payload since the last call: over `fiber`, over `lte`.
     fn carried(&self, payload: usize) -> (u64, u64) {
         let packets = |cable: &str| {
             let mut nft = self.0.inside("h", "nft");
@@ -80,8 +80,8 @@ impl<'a> Cables<'a> {
     }
 }
 
-/// A stream of two layers: the base is known by port and code point, the upper layer by the element
-/// with id 3 of its RTP header extension.
+/// Stream of two layers: port and code point identify the base layer, the element with id 3 of the
+/// RTP header extension identifies the upper layer.
 struct Stream(UdpSocket);
 
 impl Stream {
@@ -92,7 +92,7 @@ impl Stream {
         Self(socket)
     }
 
-    /// What the client says of its flow.
+    /// Returns the client's status of the flow.
     fn flow(&self, world: &World) -> serde_json::Value {
         let port = format!(":{} -> ", self.0.local_addr().unwrap().port());
         let status = world.status("c");
@@ -103,7 +103,7 @@ impl Stream {
             .clone()
     }
 
-    /// 200 packets of each layer within two seconds, far below what the cables carry.
+    /// Sends 200 packets of each layer within 2 s, far below the capacity of the cables.
     fn send(&self) {
         for number in 0..200_u16 {
             for (payload, layer) in [(BASE, 0), (UPPER, 1)] {
@@ -121,7 +121,7 @@ impl Stream {
 #[test]
 fn packets_of_a_layer_go_the_way_that_the_configuration_says() {
     let Some(world) = World::new("l") else { return };
-    // Somebody listens, so that nothing is refused.
+    // A listener prevents ICMP errors.
     let _listening = world
         .add_server()
         .run(|| UdpSocket::bind(("203.0.113.2", PORT)))
@@ -133,7 +133,7 @@ fn packets_of_a_layer_go_the_way_that_the_configuration_says() {
     world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
     let cables = Cables::new(&world);
 
-    // Nothing is said of layers.
+    // The rule configures no layers.
     let plain = Stream::new(&world);
     plain.send();
     assert_eq!(plain.flow(&world)["class"], "realtime");
@@ -146,8 +146,8 @@ fn packets_of_a_layer_go_the_way_that_the_configuration_says() {
              [[layer]]\nport = {PORT}\nextension = {{ id = 3, value = 1 }}\nlayer = 1\n\
              [[layer]]\nport = {PORT}\ndscp = \"af41\"\nlayer = 0\n"
         );
-        std::fs::write(world.place("c").join("client.toml"), text).unwrap();
-        client.tell("-HUP");
+        world.configure("c", text);
+        client.send_signal("-HUP");
         world.wait("configured", |world| {
             world.status("c")["sessions"][0]["schedulers"]["layered"] == scheduler
         });
@@ -165,10 +165,10 @@ fn packets_of_a_layer_go_the_way_that_the_configuration_says() {
     assert_eq!(ours["class"], "layered");
     assert_eq!(
         (&ours["scheduler"], &ours["why"]),
-        (&"layer-priority".into(), &"carries layer marks".into())
+        (&"layer-priority".into(), &"it has layer marks".into())
     );
 
-    // Another scheduler for the same layers, at once: a path for each.
+    // Another scheduler applies to the same layers immediately: a path for each.
     configure("independent-path");
     cables.lose_no_more();
     cables.carried(UPPER);
@@ -177,8 +177,8 @@ fn packets_of_a_layer_go_the_way_that_the_configuration_says() {
     assert!(base.1 >= 195 && base.0 <= 5, "the base: {base:?}");
     assert!(upper.0 >= 195 && upper.1 <= 5, "the other description: {upper:?}");
 
-    // Without rules nothing is layered any more.
-    std::fs::write(world.place("c").join("client.toml"), "").unwrap();
+    // Without rules there are no layers.
+    world.configure("c", "");
     good(world.hawser("c", &["reload"]));
     let plain = Stream::new(&world);
     plain.send();

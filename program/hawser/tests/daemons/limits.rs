@@ -1,4 +1,4 @@
-//! Clients that are held to caps and quotas, beside one that is not.
+//! Clients with caps and quotas, next to one without.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,30 +13,31 @@ use crate::world::{Daemon, World, good, is_up};
 
 const SERVER: &str = "203.0.113.2";
 const CHUNK: usize = 32 << 10;
-/// Between two chunks: 50 Mbit/s at most, so that the two processors of a small machine suffice.
+/// Pause between two chunks: at most 50 Mbit/s, so that the two processors of a small machine
+/// suffice.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long a rate is measured, and how long a flow may take to find its rate before: what was held
-/// for a gap, two seconds at most, is not to count for the time in which it is let go.
+/// Duration of a measurement, and of the warm-up before it: data that was held for a gap of at most
+/// 2 s must not count in the time of its release.
 const MEASURED: Duration = Duration::from_secs(3);
 const SETTLED: Duration = Duration::from_secs(3);
-/// Of a cap, what a TCP connection carries without headers and framing.
-const LEAST: f64 = 0.86;
-const MOST: f64 = 1.02;
+/// Minimum payload of a TCP connection as a share of the cap, which includes headers and framing.
+const MIN: f64 = 0.86;
+const MAX: f64 = 1.02;
 const ATTEMPTS: usize = 4;
 
-/// A TCP connection in one direction that goes on until it is dropped.
+/// TCP connection with data in one direction, until it is dropped.
 struct Stream {
     received: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
 }
 
 impl Stream {
-    /// From the server to a client.
+    /// Starts a stream from the server to a client.
     fn down(server: &Namespace, client: &Namespace, port: u16) -> Self {
         Self::start(server, client, port, true)
     }
 
-    /// From a client to the server.
+    /// Starts a stream from a client to the server.
     fn up(server: &Namespace, client: &Namespace, port: u16) -> Self {
         Self::start(server, client, port, false)
     }
@@ -89,19 +90,18 @@ fn receive(mut stream: TcpStream, received: &AtomicU64, is_over: &AtomicBool) {
     }
 }
 
-/// Rates of streams at the same time, Mbit/s.
+/// Returns the rates of concurrent streams. Units: Mbit/s.
 fn rates<const N: usize>(streams: [&Stream; N]) -> [f64; N] {
     std::thread::sleep(SETTLED);
-    // The time is measured around the counts, so that a busy machine makes rates smaller, never
-    // larger.
+    // The time is measured around the counts, so a busy machine can only reduce the rates.
     let (start, before) = (Instant::now(), streams.map(Stream::received));
     std::thread::sleep(MEASURED);
     let (after, time) = (streams.map(Stream::received), start.elapsed().as_secs_f64());
     std::array::from_fn(|at| (after[at] - before[at]) as f64 * 8e-6 / time)
 }
 
-/// The same for a stream that is capped and others beside it. The cap holds each time; that it is
-/// used may take a few attempts where others keep the processors busy.
+/// Returns the rates of a capped stream and others. The cap must hold each time; its full use may
+/// take several attempts if other programs keep the processors busy.
 fn capped<const N: usize>(cap: f64, streams: [&Stream; N]) -> [f64; N] {
     let mut found = [0.0; N];
     for _ in 0..ATTEMPTS {
@@ -111,8 +111,8 @@ fn capped<const N: usize>(cap: f64, streams: [&Stream; N]) -> [f64; N] {
             found[0],
             &found[1..]
         );
-        assert!(found[0] < cap * MOST, "{found:?} at a cap of {cap}");
-        if found[0] > cap * LEAST {
+        assert!(found[0] < cap * MAX, "{found:?} at a cap of {cap}");
+        if found[0] > cap * MIN {
             return found;
         }
     }
@@ -127,18 +127,17 @@ struct Limits {
 }
 
 impl Limits {
-    /// Alice, and bob beside her.
+    /// Creates a hub with the clients alice and bob.
     fn new(name: &str) -> Option<Self> {
         Self::with(name, "")
     }
 
-    /// The same with a configuration of hers.
+    /// Creates a hub with the clients alice, with this configuration, and bob.
     fn with(name: &str, config: &str) -> Option<Self> {
         let world = World::new(name)?;
         let server = world.add_server();
         world.init();
-        std::fs::create_dir_all(world.place("c")).unwrap();
-        std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+        world.configure("c", config);
         let hub = world.start("h", &["hub", "run"]);
         world.add_client("b", 12);
         let alice = world.start("c", &["up", &world.invite(), "--foreground"]);
@@ -161,13 +160,13 @@ impl Limits {
         );
     }
 
-    /// What alice's machine says that it is held to.
+    /// Checks the limits that alice's machine reports.
     fn is_told(&self, state: &str) {
         let told = |world: &World| world.status("c")["limit"]["state"] == state;
         self.world.wait(state, told);
     }
 
-    /// What has been counted for alice this month, bytes.
+    /// Returns alice's usage of this month. Units: bytes.
     fn used(&self) -> u64 {
         let said = good(self.world.hawser("h", &["hub", "usage", "alice", "--json"])).stdout;
         let said: Value = serde_json::from_slice(&said).unwrap();
@@ -192,7 +191,7 @@ fn a_cap_holds_in_both_directions_and_others_are_not_touched() {
     let down = Stream::down(&limits.server, &alice, 9_000);
     let [held, free] = capped(8.0, [&down, &other]);
     assert!(free > 2.0 * held, "{free} beside {held}");
-    // Whoever has a cap waits in queues of its own flows: a ping passes beside the download.
+    // A capped client has queues for each of its flows, so a ping passes the download.
     assert!(limits.world.ping_hub());
     limits.limit(&["--cap", "16mbit"]);
     capped(16.0, [&down]);
@@ -200,7 +199,7 @@ fn a_cap_holds_in_both_directions_and_others_are_not_touched() {
     limits.limit(&["--cap", "8mbit"]);
     let up = Stream::up(&limits.server, &alice, 9_002);
     capped(8.0, [&up, &other]);
-    // It outlives the hub, and is shown.
+    // The limit survives the hub, and is displayed.
     limits.hub.signal("-KILL");
     limits.hub = limits.world.start("h", &["hub", "run"]);
     limits.world.wait("through again", World::ping_hub);
@@ -209,7 +208,7 @@ fn a_cap_holds_in_both_directions_and_others_are_not_touched() {
     assert!(list.contains("alice   connected  8.0 Mbit/s  -"), "{list}");
     let status = limits.shown("c", &["status"]);
     assert!(
-        status.contains("\nthe hub lets this machine have 8.0 Mbit/s in each direction\n"),
+        status.contains("\nthe hub limits this machine to 8.0 Mbit/s in each direction\n"),
         "{status}"
     );
     drop((up, other));
@@ -221,12 +220,12 @@ fn a_cap_holds_in_both_directions_and_others_are_not_touched() {
     assert!(limits.world.status("c")["limit"].is_null());
 }
 
-/// An old program, or one that does as it likes: it hears nothing of the cap.
+/// The client is old or does not comply: it does not receive the cap.
 #[test]
 fn a_client_that_does_not_keep_to_its_cap_is_held_to_it_by_the_hub() {
     let Some(limits) = Limits::new("capx") else { return };
     let alice = limits.world.open("c");
-    // What is no data packet is of the control connection: their first bytes differ.
+    // Packets other than data packets belong to the control connection: their first bytes differ.
     let mut nft = limits.world.inside("h", "nft");
     nft.arg(
         "add table inet deaf; add chain inet deaf out { type filter hook postrouting priority 300; }; \
@@ -251,7 +250,7 @@ fn a_quota_slows_or_stops_and_is_lifted_again() {
     let quota = limits.used() + 8_000_000;
     limits.limit(&["--quota", &format!("{quota}B")]);
     limits.is_told("slowed");
-    // What begins now passes; TCP tries for many seconds what was lost of 200 times the rate.
+    // New connections pass; TCP needs many seconds to retransmit the losses of 200 times the rate.
     drop(down);
     let down = Stream::down(&limits.server, &alice, 9_003);
     let [slow, free] = rates([&down, &other]);
@@ -265,7 +264,7 @@ fn a_quota_slows_or_stops_and_is_lifted_again() {
     );
     let usage = limits.shown("h", &["hub", "usage"]);
     assert!(usage.contains("used up: 256 kbit/s"), "{usage}");
-    // Another answer to that, while it runs.
+    // The action of an exhausted quota changes during the run.
     let path = limits.world.place("h").join("hub.toml");
     let config = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, config + "\n[limits]\nwhen_used = \"stop\"\n").unwrap();
@@ -274,9 +273,13 @@ fn a_quota_slows_or_stops_and_is_lifted_again() {
     let [nothing] = rates([&down]);
     assert!(nothing == 0.0 && !limits.world.ping_hub(), "{nothing}");
     let status = limits.shown("c", &["status"]);
-    assert!(status.contains("nothing passes until the month ends"), "{status}");
+    assert!(
+        status.contains("no packets pass until the month ends"),
+        "{status}"
+    );
     assert!(limits.shown("h", &["hub", "list"]).contains("used up: stopped"));
-    // More is allowed: what begins now goes at once. (TCP tries again after many seconds by now.)
+    // A larger quota lets new connections pass immediately. (The retransmission timeout of the old
+    // ones is many seconds by now.)
     limits.limit(&["--no-quota"]);
     limits
         .world

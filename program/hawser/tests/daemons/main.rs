@@ -1,11 +1,14 @@
-//! Real daemons in network namespaces: packets pass, transfers live through restarts and changes,
-//! and nothing stays behind, not even after a crash.
+//! Real daemons in network namespaces: packets pass, transfers survive restarts and changes, and no
+//! state remains, not even after a crash.
 //!
-//! Needs root; without it the tests say so and pass.
+//! The tests need root; without it they are skipped with a message.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod acme;
+mod administration;
+mod administration_page;
 mod blocked;
+mod browser;
 mod checks;
 mod dashboard;
 mod deadlines;
@@ -22,7 +25,9 @@ mod kill_switch;
 mod layers;
 mod limits;
 mod mixed;
+mod modems;
 mod names;
+mod nat64;
 mod neighbours;
 mod outside;
 mod pairs;
@@ -34,11 +39,11 @@ mod revocation;
 mod standby;
 mod streams;
 mod transfer;
+mod wireguard;
 mod without_hub;
 mod world;
 
 use std::path::Path;
-use std::process::Stdio;
 
 use transfer::Transfer;
 use world::{World, active, good, is_up};
@@ -63,7 +68,7 @@ fn packets_pass_and_nothing_stays_behind() {
     client.signal("-TERM");
     assert_eq!(world.system("c"), client_before);
 
-    // The identity is enough from now on. A crash leaves rules behind, which `down` removes.
+    // From now on the identity suffices. A crash leaves rules, which `down` removes.
     let mut client = world.start("c", &["up", "--foreground"]);
     world.wait("up again", is_up);
     client.signal("-KILL");
@@ -83,7 +88,7 @@ fn a_hub_restart_is_survived_and_revocation_is_immediate() {
     world.init();
     let mut hub = world.start("h", &["hub", "run"]);
     let invitation = world.invite();
-    // The whole way of a user: the command returns when packets flow.
+    // All steps of a user: the command returns when packets flow.
     let up = good(world.hawser("c", &["up", &invitation]));
     assert!(
         String::from_utf8_lossy(&up.stdout).starts_with("up: hawser0 to 198.51.100.1:4430 over fiber, lte")
@@ -99,7 +104,7 @@ fn a_hub_restart_is_survived_and_revocation_is_immediate() {
     world.wait("through again", World::ping_hub);
     assert_eq!(world.status("c")["inner"], first["inner"]);
 
-    // The user has not asked for this end: nothing leaves until the client is stopped.
+    // The user did not request this end, so no packet leaves until the client is stopped.
     good(world.hawser("h", &["hub", "revoke", "alice"]));
     world.wait("ended", |world| {
         let notice = world.status("c")["notice"].to_string();
@@ -119,7 +124,7 @@ fn a_hub_restart_is_survived_and_revocation_is_immediate() {
     // With `open` the client ends by itself.
     good(world.hawser("c", &["up", &world.invite_as("bob")]));
     good(world.hawser("c", &["down"]));
-    std::fs::write(world.place("c").join("client.toml"), "when_ended = \"open\"\n").unwrap();
+    world.configure("c", "when_ended = \"open\"\n");
     good(world.hawser("c", &["up"]));
     good(world.hawser("h", &["hub", "revoke", "bob"]));
     world.wait("gone", |world| world.status("c")["state"] == "down");
@@ -138,20 +143,13 @@ fn networks_come_and_go_under_a_kill_switch() {
     world.init();
     let _hub = world.start("h", &["hub", "run"]);
     world.ip(&world.namespace("c"), "link set lte down");
-    std::fs::create_dir_all(world.place("c")).unwrap();
-    std::fs::write(world.place("c").join("client.toml"), "kill_switch = true\n").unwrap();
+    world.configure("c", "kill_switch = true\n");
     let invitation = world.invite();
     let mut client = world.start("c", &["up", &invitation, "--foreground"]);
-    // Without the tunnel the hub's inner address would be reached too: over the default route.
+    // Without the tunnel the hub's inner address would also be reachable, over the default route.
     world.wait("up", is_up);
     world.wait("through", World::ping_hub);
-    let outside = |world: &World| {
-        let mut ping = world.inside("c", "ping");
-        ping.args(["-c", "1", "-W", "1", "10.0.10.1"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        ping.status().unwrap().success()
-    };
+    let outside = |world: &World| world.ping("10.0.10.1");
     assert!(
         !outside(&world),
         "a packet left outside the tunnel: {}",
@@ -182,8 +180,7 @@ fn networks_come_and_go_under_a_kill_switch() {
 fn bad_configuration_is_said_before_anything_is_touched() {
     let Some(world) = World::new("c") else { return };
     let before = world.system("c");
-    std::fs::create_dir_all(world.place("c")).unwrap();
-    std::fs::write(world.place("c").join("client.toml"), "\nmtu = 7\n").unwrap();
+    world.configure("c", "\nmtu = 7\n");
     let output = world.hawser("c", &["up", "--foreground"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("client.toml:2: mtu 7"));
@@ -191,12 +188,13 @@ fn bad_configuration_is_said_before_anything_is_touched() {
     assert_eq!(world.system("c"), before);
 }
 
-/// The connection of an application sees a pause and nothing else.
+/// The connection of an application that is not split only pauses.
 #[test]
 fn a_transfer_lives_through_a_crash_of_the_hub() {
     let Some(world) = World::new("e") else { return };
     let server = world.add_server();
     world.init();
+    world.configure("c", "tcp = \"end-to-end\"\n");
     let mut hub = world.start("h", &["hub", "run"]);
     let invitation = world.invite();
     let _client = world.start("c", &["up", &invitation, "--foreground"]);
@@ -228,19 +226,19 @@ fn a_transfer_lives_through_a_reload_and_a_new_address() {
     world.wait("on the way", |_| transfer.received() > 1 << 20);
 
     let configure = |text: &str| {
-        std::fs::write(world.place("c").join("client.toml"), text).unwrap();
-        client.tell("-HUP");
+        world.configure("c", text);
+        client.send_signal("-HUP");
     };
     configure("exclude = [\"fib*\"]\n");
     world.wait("on the network that is left", |world| active(world) == ["lte"]);
-    // Bad configuration changes nothing.
+    // An invalid configuration changes nothing.
     configure("exclude = 7\n");
     configure("exclude = [\"nothing\"]\n");
     world.wait("on both networks again", |world| {
         active(world) == ["fiber", "lte"]
     });
 
-    // The address that all packets have left from is gone; another one comes.
+    // The source address of all packets is removed; another one is added.
     let namespace = world.namespace("c");
     world.ip(&namespace, "addr del 10.0.11.2/24 dev lte");
     world.ip(&namespace, "addr add 10.0.11.7/24 dev lte");
@@ -265,13 +263,12 @@ fn a_network_over_its_quota_leaves_the_tunnel_and_the_transfer_goes_on() {
     let server = world.add_server();
     world.init();
     let _hub = world.start("h", &["hub", "run"]);
-    std::fs::create_dir_all(world.place("c")).unwrap();
     let configure = |quota: &str| {
         let text = format!("[networks.lte]\nquota = \"{quota}\"\n");
-        std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+        world.configure("c", text);
     };
-    // Little: two cables without limits carry no more than one, and the second gets only what the
-    // first cannot take at once.
+    // The quota is small, because two cables without limits carry no more than one: the second gets
+    // only the packets that the first cannot accept immediately.
     configure("100kB");
     let invitation = world.invite();
     let client = world.start("c", &["up", &invitation, "--foreground"]);
@@ -281,27 +278,26 @@ fn a_network_over_its_quota_leaves_the_tunnel_and_the_transfer_goes_on() {
     let status = world.status("c");
     assert_eq!(
         status["notice"],
-        "lte: its quota is used up, and the tunnel does not use it"
+        "lte: its quota is used up, so the tunnel does not use it"
     );
     transfer.finish();
-    // A larger quota opens it again.
+    // A larger quota enables the network again.
     configure("10GB");
-    client.tell("-HUP");
+    client.send_signal("-HUP");
     world.wait("on both networks again", |world| {
         active(world) == ["fiber", "lte"]
     });
 }
 
-/// Usage belongs to a device, also under another name.
+/// The usage belongs to a device, even if its name changes.
 #[test]
 fn two_devices_that_swap_names_keep_their_usage_and_the_swap_is_named() {
     let Some(world) = World::new("swap") else { return };
     let server = world.add_server();
     world.init();
     let _hub = world.start("h", &["hub", "run"]);
-    std::fs::create_dir_all(world.place("c")).unwrap();
     let text = "[networks.fiber]\nquota = \"10GB\"\n";
-    std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+    world.configure("c", text);
     let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
     world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
     good(world.hawser("c", &["pause", "lte"]));
@@ -353,7 +349,7 @@ fn two_devices_that_swap_names_keep_their_usage_and_the_swap_is_named() {
         used(&world, "fiber") < Some(large),
         "the quota is charged with its own device"
     );
-    // Settings that are for a device follow it.
+    // Settings of a device apply to it under any name.
     let mut cat = world.inside("c", "cat");
     cat.arg("/sys/class/net/fiber/address");
     let address = String::from_utf8(good(cat).stdout).unwrap();
@@ -361,7 +357,7 @@ fn two_devices_that_swap_names_keep_their_usage_and_the_swap_is_named() {
         "[networks.fiber]\ndevice = \"{}\"\nquota = \"7GB\"\n",
         address.trim()
     );
-    std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+    world.configure("c", text);
     good(world.hawser("c", &["reload"]));
     let quota = |world: &World, name: &str| {
         let networks = world.status("c")["networks"].clone();
@@ -376,7 +372,7 @@ fn two_devices_that_swap_names_keep_their_usage_and_the_swap_is_named() {
     });
 }
 
-/// A client of DHCP that is not bound to the interface asks a server beyond the link.
+/// A DHCP client that is not bound to the interface sends to a server beyond the link.
 #[test]
 fn renewals_of_leases_leave_outside_the_tunnel() {
     for config in [
@@ -386,8 +382,7 @@ fn renewals_of_leases_leave_outside_the_tunnel() {
     ] {
         let Some(world) = World::new("renew") else { return };
         world.init();
-        std::fs::create_dir_all(world.place("c")).unwrap();
-        std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+        world.configure("c", config);
         let _hub = world.start("h", &["hub", "run"]);
         let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
         world.wait("up", is_up);
@@ -408,10 +403,9 @@ fn a_network_over_its_quota_becomes_a_backup_at_both_ends() {
     let server = world.add_server();
     world.init();
     let _hub = world.start("h", &["hub", "run"]);
-    std::fs::create_dir_all(world.place("c")).unwrap();
     let configure = |quota: &str| {
         let text = format!("[networks.lte]\nquota = \"{quota}\"\nquota_action = \"backup\"\n");
-        std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+        world.configure("c", text);
     };
     configure("100kB");
     let client = world.start("c", &["up", &world.invite(), "--foreground"]);
@@ -437,9 +431,9 @@ fn a_network_over_its_quota_becomes_a_backup_at_both_ends() {
     transfer.finish();
     assert_eq!(
         world.status("c")["notice"],
-        "lte: its quota is used up, and it is used only while no other network works"
+        "lte: its quota is used up, so it is used only while no other network works"
     );
-    // Whatever a user wants meanwhile.
+    // The user may change the preference in the meantime.
     let said = good(world.hawser("c", &["use", "lte", "always"]));
     assert_eq!(
         String::from_utf8_lossy(&said.stdout),
@@ -448,7 +442,7 @@ fn a_network_over_its_quota_becomes_a_backup_at_both_ends() {
     good(world.hawser("c", &["pause", "fiber"]));
     world.wait("carried by the backup", World::ping_hub);
     configure("10GB");
-    client.tell("-HUP");
+    client.send_signal("-HUP");
     world.wait("as before", |world| is_at_both_ends(world, "always"));
 }
 
@@ -467,7 +461,7 @@ fn an_invitation_lets_one_machine_in() {
         (&used, "already been used"),
         (&revoked, "does not know this invitation"),
     ] {
-        // Another machine: another key.
+        // Another machine has another key.
         std::fs::remove_dir_all(world.place("c")).unwrap();
         for _ in 0..2 {
             let refused = world.hawser("c", &["up", invitation]).output().unwrap();

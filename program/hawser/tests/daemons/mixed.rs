@@ -1,8 +1,8 @@
-//! Flows past the hub beside flows through it: rules decide, nothing else gets out, and nothing
-//! stays behind.
+//! Flows past the hub concurrent with flows through it: rules decide, no other packets leave, and
+//! no state remains.
 //!
-//! The server sees which way a connection took: through the hub it comes from the hub's address,
-//! past it from that of a cable.
+//! The server sees the route of a connection: through the hub its source is the hub's address, past
+//! the hub that of a cable.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -15,7 +15,7 @@ use crate::hubs::lengthen;
 use crate::world::{World, active, good, is_up, run};
 
 pub(crate) const SERVER: &str = "203.0.113.2";
-/// Known only to the resolver of `lte`.
+/// Address that only the resolver of `lte` knows.
 pub(crate) const OTHER: &str = "203.0.113.3";
 pub(crate) const HUB: &str = "203.0.113.1";
 pub(crate) const CABLES: [&str; 2] = ["10.0.10.2", "10.0.11.2"];
@@ -38,8 +38,8 @@ network = "lte"
 strict = true
 "#;
 
-/// A server that says from where it is seen, and a hub that counts what leaves the client past the
-/// tunnel though no rule sends it there.
+/// Creates a server that reports a connection's source, and a hub that counts packets that leave
+/// the client outside the tunnel without a rule.
 pub(crate) fn world(name: &str, config: &str) -> Option<World> {
     let world = World::new(name)?;
     let server = world.add_server();
@@ -59,9 +59,8 @@ pub(crate) fn world(name: &str, config: &str) -> Option<World> {
     ));
     good(nft);
     world.init();
-    std::fs::create_dir_all(world.place("c")).unwrap();
-    std::fs::write(world.place("c").join("client.toml"), config).unwrap();
-    // As a router that is there whether or not the hub runs.
+    world.configure("c", config);
+    // The hub's machine forwards even while the hub does not run.
     let forward = "net.ipv4.ip_forward=1";
     good({
         let mut sysctl = world.inside("h", "sysctl");
@@ -81,8 +80,7 @@ fn serve(server: &Namespace, port: u16) {
     });
 }
 
-/// Starts a server that names its peer as the others do, then sends back what it receives; returns
-/// its port.
+/// Starts a server that reports its peer's address and then echoes. Returns its port.
 pub(crate) fn echo(world: &World) -> u16 {
     let server = world.open("s");
     let listener = server.run(|| TcpListener::bind(("0.0.0.0", ECHO))).unwrap();
@@ -98,7 +96,7 @@ pub(crate) fn echo(world: &World) -> u16 {
     ECHO
 }
 
-/// For which the client forwards.
+/// Adds a machine for which the client forwards.
 pub(crate) fn add_machine_behind(world: &World) -> Namespace {
     let behind = Namespace::new().unwrap();
     let client = world.namespace("c");
@@ -118,7 +116,7 @@ pub(crate) fn add_machine_behind(world: &World) -> Namespace {
     behind
 }
 
-/// From where the server sees a connection, and the connection.
+/// Opens a connection. Returns its source as seen by the server, and the connection.
 pub(crate) fn connect(world: &World, to: &str, port: u16) -> std::io::Result<(String, TcpStream)> {
     from(&world.open("c"), to, port)
 }
@@ -159,7 +157,7 @@ fn rules_send_flows_past_the_hub_and_a_kill_leaves_nothing() {
     assert!(ways.iter().all(|way| CABLES.contains(&way.as_str())), "{ways:?}");
     let (way, open) = connect(&world, SERVER, THROUGH).unwrap();
     assert_eq!(way, HUB);
-    // As a client of the hub without such rules.
+    // The result is that of a client without such rules.
     assert!(open.local_addr().unwrap().to_string().starts_with("100.96."));
     assert_eq!(seen(&world, STRICT), CABLES[1]);
 
@@ -174,12 +172,12 @@ fn rules_send_flows_past_the_hub_and_a_kill_leaves_nothing() {
     );
     let said = explain(&format!("{SERVER}:{THROUGH}"));
     assert!(
-        said.contains("  through the hub because no rule is for it\n  class "),
+        said.contains("  through the hub because no rule matches it\n"),
         "{said}"
     );
     let shown = good(world.hawser("c", &["status"])).stdout;
     let shown = String::from_utf8_lossy(&shown).into_owned();
-    assert!(shown.contains("past the hub  state"), "{shown}");
+    assert!(shown.contains("outside tunnel  state"), "{shown}");
 
     world.ip(&world.namespace("c"), "link set lte down");
     world.wait("without lte", |world| connect(world, SERVER, STRICT).is_err());
@@ -196,7 +194,7 @@ fn rules_send_flows_past_the_hub_and_a_kill_leaves_nothing() {
     assert_ne!(world.system("c"), before);
     good(world.hawser("c", &["down"]));
     assert_eq!(world.system("c"), before);
-    // And once more, to its proper end.
+    // The client starts once more and ends in order.
     let mut client = world.start("c", &["up", "--foreground"]);
     world.wait("up again", is_up);
     assert_eq!(seen(&world, THROUGH), HUB);
@@ -209,7 +207,7 @@ fn without_the_hub_its_flows_wait_and_go_nowhere_else() {
     let Some(world) = world("n", RULES) else { return };
     let invitation = world.invite();
     let _client = world.start("c", &["up", &invitation, "--foreground"]);
-    // The hub has never answered: flows past it go, all others are refused at once.
+    // The hub has never answered: flows past it work, all others are rejected immediately.
     world.wait("past the hub", |world| {
         world.status("c")["direct"]["tunnel"] == false && connect(world, SERVER, DIRECT).is_ok()
     });
@@ -225,7 +223,7 @@ fn without_the_hub_its_flows_wait_and_go_nowhere_else() {
     world.wait("up", is_up);
     assert_eq!(seen(&world, THROUGH), HUB);
     hub.signal("-KILL");
-    // Long enough for every path to be found dead.
+    // The time suffices to detect the failure of every path.
     world.wait("without paths", |world| {
         world.status("c")["state"] == "connecting"
     });
@@ -259,7 +257,7 @@ fn a_kill_switch_lets_out_what_rules_send_past_the_hub() {
     assert_eq!(seen(&world, THROUGH), HUB);
     assert!(CABLES.contains(&from(&behind, SERVER, DIRECT).unwrap().0.as_str()));
     assert_eq!(from(&behind, SERVER, THROUGH).unwrap().0, HUB);
-    // A neighbour, who would be reached without the tunnel.
+    // A neighbour would be reachable without the tunnel.
     assert!(!world.ping("10.0.10.1"));
     client.signal("-KILL");
     for port in [DIRECT, THROUGH] {
@@ -296,7 +294,7 @@ fn a_rule_may_be_for_one_machine_behind() {
         explained.contains("because the rule for from 192.168.7.2/32\n"),
         "{explained}"
     );
-    std::fs::write(world.place("c").join("client.toml"), config("192.168.7.128/25")).unwrap();
+    world.configure("c", config("192.168.7.128/25"));
     good(world.hawser("c", &["reload"]));
     assert_eq!(from(&behind, SERVER, DIRECT).unwrap().0, HUB, "it is for others");
 }
@@ -315,7 +313,7 @@ fn only_the_lans_that_are_named_are_forwarded_for() {
         from(&behind, SERVER, THROUGH).is_ok_and(|(way, _)| way == HUB)
     });
     assert!(CABLES.contains(&from(&behind, SERVER, DIRECT).unwrap().0.as_str()));
-    std::fs::write(world.place("c").join("client.toml"), config("br-lan")).unwrap();
+    world.configure("c", config("br-lan"));
     good(world.hawser("c", &["reload"]));
     for port in [THROUGH, DIRECT] {
         assert!(from(&behind, SERVER, port).is_err(), "port {port} of another LAN");
@@ -323,7 +321,7 @@ fn only_the_lans_that_are_named_are_forwarded_for() {
     assert_eq!(seen(&world, THROUGH), HUB, "this machine's own go on");
 }
 
-/// Two uplinks without a default route in the main table, each with a table of its own.
+/// Two uplinks have their default routes in separate tables and none in the main table.
 #[test]
 fn uplinks_whose_default_routes_are_in_other_tables_carry_the_tunnel_and_rules_past_it() {
     for (name, config, is_mixed) in [("tabh", "", false), ("tabm", RULES, true)] {
@@ -365,7 +363,7 @@ fn a_reload_changes_which_way_flows_go() {
     world.wait("up", is_up);
     let (_, mut open) = connect(&world, SERVER, DIRECT).unwrap();
     let file = world.place("c").join("client.toml");
-    // All past the hub but one port.
+    // All traffic except one port bypasses the hub.
     std::fs::write(
         &file,
         "[direct]\nportal_check = \"off\"\n[[rule]]\nport = 8000\nvia = \"hub\"\n[[rule]]\nvia = \"direct\"\nnetwork = \"fiber\"\n",
@@ -375,7 +373,7 @@ fn a_reload_changes_which_way_flows_go() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "applied\n");
     assert_eq!(seen(&world, DIRECT), HUB);
     assert_eq!(seen(&world, THROUGH), CABLES[0]);
-    // What was there before stays where it is.
+    // Existing connections keep their route.
     open.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     assert_eq!(
         open.read(&mut [0; 1]).expect_err("it is alive").kind(),
@@ -394,8 +392,8 @@ fn a_reload_changes_which_way_flows_go() {
     );
 }
 
-/// The tunnel is longer by 50 ms; past the hub a connection takes a moment, until nobody answers
-/// there any more.
+/// The tunnel has 50 ms more delay; past the hub a connection opens at once, until the server no
+/// longer answers there.
 #[test]
 fn the_faster_way_is_learnt_by_destination() {
     let rules = "[direct]\nportal_check = \"off\"\n[[rule]]\nport = [8000, 8002]\nvia = \"faster\"\n";
@@ -411,18 +409,18 @@ fn the_faster_way_is_learnt_by_destination() {
     let is_past = |world: &World, port| CABLES.contains(&seen(world, port).as_str());
     world.wait("past the hub", |world| is_past(world, DIRECT));
     assert!(is_past(&world, STRICT), "by address, whatever the port");
-    assert_eq!(seen(&world, THROUGH), HUB, "no rule is for it");
+    assert_eq!(seen(&world, THROUGH), HUB, "no rule matches it");
     let said = good(world.hawser("c", &["explain", &format!("{SERVER}:{DIRECT}")])).stdout;
     let said = String::from_utf8_lossy(&said).into_owned();
     assert!(
-        said.contains("because the rule for port 8000, port 8002: over fiber "),
+        said.contains("because the rule for port 8000, port 8002: over fiber: "),
         "{said}"
     );
-    assert!(said.contains("; through the hub "), "{said}");
+    assert!(said.contains("; through the hub: "), "{said}");
     let shown = good(world.hawser("c", &["status"])).stdout;
     let shown = String::from_utf8_lossy(&shown).into_owned();
     assert!(
-        shown.contains("1 of 1 destinations are reached sooner past the hub"),
+        shown.contains("1 of 1 destinations are faster outside the tunnel"),
         "{shown}"
     );
 
@@ -455,7 +453,7 @@ via = "direct"
 network = "lte"
 "#;
     let Some(world) = world("q", rules) else { return };
-    // The network's resolver would lead a flow to the server past the hub.
+    // An answer of the network's resolver would route a flow to the server past the hub.
     let asked_server = serve_names(&world.open("s"), SERVER, OTHER);
     let asked_lte = serve_names(&world.open("h"), "10.0.11.1", SERVER);
     let file = world.place("h").join("hub.toml");
@@ -474,14 +472,15 @@ network = "lte"
         look_up(&world, "www.example.net"),
         OTHER.parse::<IpAddr>().unwrap()
     );
-    // Through the hub, and nobody else has heard of it.
+    // The query went through the hub, and no other resolver received it.
     assert_eq!(asked_server.try_recv().unwrap(), HUB.parse::<IpAddr>().unwrap());
     assert!(asked_lte.try_recv().is_err());
     assert_eq!(seen(&world, THROUGH), HUB);
     assert_nothing_leaked(&world);
 }
 
-/// Answers every question with an address, and tells who asked.
+/// Starts a resolver that answers every query with an address, and reports the source of each
+/// query.
 pub(crate) fn serve_names(namespace: &Namespace, address: &str, answer: &str) -> mpsc::Receiver<IpAddr> {
     let socket = namespace.run(|| UdpSocket::bind((address, 53))).unwrap();
     let answer: Ipv4Addr = answer.parse().unwrap();
@@ -501,12 +500,13 @@ pub(crate) fn serve_names(namespace: &Namespace, address: &str, answer: &str) ->
     told
 }
 
-/// What a program hears from the system's resolver, which is Hawser.
+/// Returns the answer of the system's resolver, which is Hawser.
 fn look_up(world: &World, name: &str) -> IpAddr {
     look_up_at(world, "100.64.0.2", name).expect("an answer")
 }
 
-/// Asks a resolver for the IPv4 address of a name; `None` where there is no answer, or no address.
+/// Queries a resolver for the IPv4 address of a name; `None` without an answer or without an
+/// address.
 pub(crate) fn look_up_at(world: &World, server: &str, name: &str) -> Option<IpAddr> {
     let server: IpAddr = server.parse().unwrap();
     let mut query = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];

@@ -1,4 +1,4 @@
-//! `names = true`: the hub answers the names of its clients, and passes all others on.
+//! `names = true`: the hub resolves the names of its clients, and forwards all other queries.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! What leaves a client outside the tunnel, counted at the far end of its cables, and programs that
-//! try.
+//! Counters of packets that leave a client outside the tunnel, at the far end of its cables, and
+//! programs that send such packets.
 
 use std::net::{TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -11,9 +11,8 @@ use hawser_linux::netns::Namespace;
 
 use crate::world::{World, good};
 
-/// Outside, in the words of `nft`: what comes from the client over a cable and is neither an outer
-/// packet, nor what an interface needs to have an address, nor a question of Hawser whether a
-/// gateway lives.
+/// Counters in `nft` of packets outside the tunnel: those from the client over a cable that are
+/// neither outer packets, nor needed for an interface's address, nor Hawser's checks of a gateway.
 pub(crate) const COUNTERS: [&str; 4] = ["dns", "v4", "v6", "behind"];
 const RULES: &str = "
 table inet outside {
@@ -37,7 +36,7 @@ table inet outside {
   }
 }";
 
-/// The counters.
+/// Access to the counters.
 pub(crate) struct Outside<'a>(&'a World);
 
 impl<'a> Outside<'a> {
@@ -79,14 +78,14 @@ fn nft(world: &World, script: &str) {
     good(nft);
 }
 
-/// Programs that send whatever happens.
+/// Programs that send continuously.
 pub(crate) struct Traffic {
     ends: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Far, near, and resolvers of both kinds.
+/// Destinations: far and near hosts, and far and near resolvers.
 pub(crate) const TO: [&str; 8] = [
     "203.0.113.2:7000",
     "10.0.10.1:7001",
@@ -136,12 +135,12 @@ impl Traffic {
         traffic
     }
 
-    /// How often all of it was sent.
+    /// Returns how many times packets were sent to all destinations.
     pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Waits until all of it was sent that often once more.
+    /// Waits until packets were sent to all destinations this many times more.
     pub(crate) fn send(&self, times: u64) {
         let before = self.sent();
         while self.sent() < before + times {

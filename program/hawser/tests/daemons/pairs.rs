@@ -1,8 +1,7 @@
-//! A hub with two pairs of threads: each has sessions of its own, and nobody else notices.
+//! A hub with two pairs of threads: each has its own sessions, without an effect for clients.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::Stdio;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,9 +10,9 @@ use serde_json::Value;
 
 use super::world::{Daemon, World, good};
 
-/// By where they are: the last client has the cables of the world.
+/// Clients: namespace and name; the last client has the cables of the world.
 const CLIENTS: [(&str, &str); 4] = [("d", "dora"), ("e", "emil"), ("f", "fritz"), ("c", "alice")];
-/// Bytes of an exchange, each way.
+/// Bytes of an exchange in each direction.
 const LENGTH: usize = 6 << 20;
 const TIMEOUT: Duration = hawser_testing::GIVE_UP;
 
@@ -26,7 +25,8 @@ struct Party {
 }
 
 impl Party {
-    /// A hub with clients, numbered as they are invited: neighbours have different pairs.
+    /// Creates a hub with clients, numbered in the order of their invitations, so that consecutive
+    /// ones have different pairs.
     fn new(name: &str, config: &str) -> Option<Self> {
         let world = World::new(name)?;
         let server = world.add_server();
@@ -63,12 +63,13 @@ impl Party {
     fn wait_for_all(&self) {
         for (side, name) in CLIENTS {
             let is_up =
-                |world: &World| world.status(side)["state"] == "up" && pings(world, side, "100.96.0.1");
+                |world: &World| world.status(side)["state"] == "up" && world.ping_from(side, "100.96.0.1");
             self.world.wait(name, is_up);
         }
     }
 
-    /// All clients at once send to a server that sends the same back; what comes is compared.
+    /// Lets all clients exchange data with an echo server at the same time, and compares the
+    /// received data.
     fn exchange(&self) {
         let all = (9_100..).zip(&self.places);
         let all: Vec<_> = all
@@ -77,7 +78,7 @@ impl Party {
         all.into_iter().for_each(|one| one.join().unwrap());
     }
 
-    /// The session of each client, in the order of [`CLIENTS`].
+    /// Returns the session of each client, in the order of [`CLIENTS`].
     fn sessions(&self) -> Vec<Value> {
         let status = self.world.status("h");
         let session = |name: &str| {
@@ -88,7 +89,7 @@ impl Party {
         CLIENTS.iter().map(|(_, name)| session(name)).collect()
     }
 
-    /// Sessions, datagrams received and sent of both pairs.
+    /// Returns the sessions and the received and sent datagrams of both pairs.
     fn pairs(&self) -> Vec<[u64; 3]> {
         let status = self.world.status("h");
         let pairs = status["thread_pairs"].as_array().unwrap().iter();
@@ -100,7 +101,7 @@ impl Party {
         self.world.status("h")["counters"][name].as_u64().unwrap()
     }
 
-    /// IPv6 comes by the same way as IPv4: from the hub's own address.
+    /// Pings over IPv6, which uses the same path as IPv4: from the hub's own address.
     fn ping_v6(&self) {
         for (side, name) in CLIENTS {
             let status = self.world.status(side);
@@ -111,17 +112,9 @@ impl Party {
                 panic!("{name} has no IPv6: {status}");
             };
             let hub = Ipv6Addr::from_bits(own.to_bits() & !0xffff | 1).to_string();
-            self.world.wait(name, |world| pings(world, side, &hub));
+            self.world.wait(name, |world| world.ping_from(side, &hub));
         }
     }
-}
-
-fn pings(world: &World, side: &str, address: &str) -> bool {
-    let mut ping = world.inside(side, "ping");
-    ping.args(["-c", "1", "-W", "1", address])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    ping.status().unwrap().success()
 }
 
 fn exchange(server: &Namespace, client: &Namespace, port: u16) -> JoinHandle<()> {
@@ -161,8 +154,8 @@ fn clients_of_two_pairs_exchange_come_back_after_a_crash_and_go_when_revoked() {
     party.exchange();
     party.ping_v6();
     let pairs = party.pairs();
-    // A datagram carries 1,400 bytes at most.
-    let least = (2 * LENGTH / 1_400) as u64;
+    // A datagram carries fewer bytes than the 1,500 of a network's MTU.
+    let least = (2 * LENGTH / 1_500) as u64;
     for [sessions, received, sent] in &pairs {
         assert_eq!(*sessions, 2, "{pairs:?}");
         assert!(*received > least && *sent > least, "{pairs:?}");
@@ -192,29 +185,32 @@ fn clients_of_two_pairs_exchange_come_back_after_a_crash_and_go_when_revoked() {
     party.exchange();
     assert!(party.pairs().iter().all(|[sessions, ..]| *sessions == 2));
 
-    // A client of each pair that starts anew.
+    // A client of each pair restarts.
     for at in [0, 1] {
         let (side, name) = CLIENTS[at];
         party.clients[at].signal("-TERM");
         party.clients[at] = party.world.start(side, &["up", "--foreground"]);
         party.world.wait(name, |world| {
-            world.status(side)["state"] == "up" && pings(world, side, "100.96.0.1")
+            world.status(side)["state"] == "up" && world.ping_from(side, "100.96.0.1")
         });
     }
     party.exchange();
     assert!(party.pairs().iter().all(|[sessions, ..]| *sessions == 2));
 
-    // One of each pair is revoked; the others of each stay.
+    // One client of each pair is revoked; the other one stays.
     for (at, left) in [(0, 3), (1, 2)] {
         let (side, name) = CLIENTS[at];
         good(party.world.hawser("h", &["hub", "revoke", name]));
-        assert!(!pings(&party.world, side, "100.96.0.1"), "{name} is still served");
+        assert!(
+            !party.world.ping_from(side, "100.96.0.1"),
+            "{name} is still served"
+        );
         let sessions: u64 = party.pairs().iter().map(|[sessions, ..]| sessions).sum();
         assert_eq!(sessions, left);
     }
     assert!(party.pairs().iter().all(|[sessions, ..]| *sessions == 1));
     for (side, name) in &CLIENTS[2..] {
-        assert!(pings(&party.world, side, "100.96.0.1"), "{name} is gone");
+        assert!(party.world.ping_from(side, "100.96.0.1"), "{name} is gone");
     }
 }
 
@@ -229,7 +225,9 @@ fn clients_of_two_pairs_reach_each_other_where_they_may_and_not_where_they_may_n
         };
         // The first has number 2, and so on.
         for (from, to) in [(0, 1), (1, 0), (0, 2), (3, 0), (2, 1)] {
-            let reached = pings(&party.world, CLIENTS[from].0, &format!("100.96.0.{}", 2 + to));
+            let reached = party
+                .world
+                .ping_from(CLIENTS[from].0, &format!("100.96.0.{}", 2 + to));
             assert_eq!(reached, may, "{} to {}", CLIENTS[from].1, CLIENTS[to].1);
         }
     }

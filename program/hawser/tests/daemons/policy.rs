@@ -1,4 +1,5 @@
-//! `allow` of `[reach]`: what a group of clients reaches behind the hub, until a reload.
+//! `allow` of `[reach]`: destinations behind the hub that a group of clients may reach, until a
+//! reload.
 
 use crate::mixed::{THROUGH, connect, echo, world};
 use crate::world::{good, is_up};

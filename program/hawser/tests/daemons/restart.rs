@@ -1,4 +1,4 @@
-//! A hub that no service manager starts: a restart keeps sessions and connections.
+//! Restart of a hub without a service manager: sessions and connections continue.
 
 use crate::transfer::Transfer;
 use crate::world::{World, is_up};
@@ -25,7 +25,7 @@ fn without_a_service_manager_a_restart_keeps_sessions_that_the_configuration_say
         let received = download.received();
         world.wait("data", |_| download.received() > received + (1 << 20));
         hub.signal("-TERM");
-        // NAT stays for the process that comes.
+        // The NAT rules remain for the next process.
         assert!(world.system("h").contains("hawser_hub"));
         let saved = world.run_dir("h").join("sessions");
         assert!(saved.exists(), "no sessions were left");
@@ -35,7 +35,7 @@ fn without_a_service_manager_a_restart_keeps_sessions_that_the_configuration_say
     }
     eprintln!("the longest pause: {:?}", download.take_longest_gap());
     download.finish();
-    // A person's Ctrl-C is an end.
+    // A user's Ctrl-C ends the hub and its sessions.
     hub.signal("-INT");
     assert!(!world.system("h").contains("hawser"), "{}", world.system("h"));
 }

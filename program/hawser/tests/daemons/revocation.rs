@@ -1,6 +1,6 @@
-//! Nothing of a client passes once it is revoked, whoever revokes and from where.
+//! No packet of a client passes after its revocation, independent of who revokes it and where.
 //!
-//! How soon that is (within 1 s) is printed and not asserted: a busy machine starts the command
+//! The delay (within 1 s) is printed but not asserted, because a busy machine starts the command
 //! later.
 
 use std::collections::BTreeMap;
@@ -15,17 +15,17 @@ use hawser_linux::netns::Namespace;
 
 use super::world::{Daemon, World, good, is_up};
 
-/// Without a datagram for this long the stream has ended: 300 times the time between two.
+/// Time without a datagram after which the stream has ended: 300 times the interval of datagrams.
 const SILENCE: Duration = Duration::from_millis(1_500);
-/// Between two datagrams.
+/// Interval of datagrams.
 const EVERY: Duration = Duration::from_millis(5);
 const SERVER: &str = "203.0.113.2:9100";
-/// As which the hub's clients appear.
+/// Address under which the hub's clients appear.
 const HUB_OUTSIDE: [u8; 4] = [203, 0, 113, 1];
 
-/// Datagrams from the client to the server for as long as it lives.
+/// Stream of datagrams from the client to the server, which ends when dropped.
 struct Stream {
-    /// When the last one came that had gone through the hub.
+    /// Arrival time of the last datagram that passed the hub.
     last: Arc<Mutex<Option<Instant>>>,
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -57,7 +57,7 @@ impl Stream {
             let is_over = Arc::clone(&is_over);
             move || {
                 while !is_over.load(Ordering::Relaxed) {
-                    // A machine without a way out is no reason to stop trying.
+                    // The sender continues even if the machine has no route.
                     let _ = sender.send_to(b"still here", SERVER);
                     std::thread::sleep(EVERY);
                 }
@@ -105,7 +105,8 @@ fn rounds() -> usize {
     asked.and_then(|count| count.parse().ok()).unwrap_or(4)
 }
 
-/// Four times, once in each way; a hundred times with `HAWSER_REVOCATIONS=100`.
+/// Revokes a client four times, once by each method, or as often as `HAWSER_REVOCATIONS` specifies
+/// (for example 100).
 #[test]
 fn revoked_is_silent_whoever_revokes() {
     let Some(world) = World::new("r") else { return };
@@ -134,7 +135,7 @@ fn revoked_is_silent_whoever_revokes() {
             }
             "by hand" => std::fs::remove_file(&file).unwrap(),
             _ => {
-                // What an older program does, or one without a way to the hub: it edits the store.
+                // An older program, or one that cannot reach the hub, edits the store.
                 let pool = hawser_config::Pool {
                     v4: ("100.96.0.0".parse().unwrap(), 16),
                     v6: None,
@@ -172,7 +173,7 @@ fn a_hub_that_does_not_answer_is_not_called_silent() {
     let stream = Stream::start(&server, &world.open("c"));
     let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
     world.wait("through", |_| stream.flows());
-    hub.tell("-STOP");
+    hub.send_signal("-STOP");
     let output = world.hawser("h", &["hub", "revoke", "alice"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -180,12 +181,12 @@ fn a_hub_that_does_not_answer_is_not_called_silent() {
         said.contains("not known whether the hub has ended") && said.lines().count() == 1,
         "{said}"
     );
-    hub.tell("-CONT");
+    hub.send_signal("-CONT");
     let start = Instant::now();
     eprintln!("silent {:?} after the hub went on", stream.silent_after(start));
 }
 
-/// The lines of the shipped unit, and the commands of a person who names no run directory.
+/// The lines of the packaged unit, and commands of a user without a run directory.
 #[test]
 fn the_shipped_unit_and_plain_commands_mean_the_same_hub() {
     let Some(world) = World::new("ru") else { return };
@@ -197,7 +198,7 @@ fn the_shipped_unit_and_plain_commands_mean_the_same_hub() {
         let words = line.split(' ').skip(1).map(ToOwned::to_owned);
         words.collect::<Vec<_>>()
     };
-    // A /run of their own: this machine may run Hawser too.
+    // The processes have a separate /run, since the host may also run Hawser.
     let mut command = world.inside("h", "unshare");
     command.args([
         "--mount",
@@ -243,7 +244,7 @@ fn the_shipped_unit_and_plain_commands_mean_the_same_hub() {
     good(inside(&words("hub revoke alice"), true));
     eprintln!("silent {:?} after it was revoked", stream.silent_after(start));
 
-    // A client's end does not end the hub beside it.
+    // The end of a client does not end the hub on the same machine.
     let left = good(inside(&words("down"), false));
     assert!(String::from_utf8_lossy(&left.stdout).contains("down --hub"));
     good(inside(&words("status"), false));

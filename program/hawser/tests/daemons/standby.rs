@@ -1,8 +1,8 @@
 //! One hub on two machines: keepalived moves its address, conntrackd replicates the connections of
-//! the kernel, and the downloads of all clients outlive the death of the active machine.
+//! the kernel, and the downloads of all clients survive the failure of the active machine.
 //!
-//! The machines are configured by `packaging/standby`. `HAWSER_TEST_CLIENTS` says how many clients
-//! there are, 5 unless set; at most 200.
+//! The machines are configured by `packaging/standby`. `HAWSER_TEST_CLIENTS` is the number of
+//! clients, by default 5, at most 200.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::world::{Daemon, World, good, run};
 
-/// The address that moves, as the public network has it.
+/// Address that moves between the machines, in the public network.
 const ADDRESS: &str = "198.51.100.1";
 const ENDPOINT: &str = "198.51.100.1:4430";
 const SERVER: &str = "203.0.113.2:9000";
@@ -83,22 +83,22 @@ impl Site {
             site.plug_in(machine);
             site.begin(machine);
             site.keep_alive(machine);
-            // The first has the address before the second looks for it.
+            // The first machine has the address before the second one looks for it.
             site.wait_for("active", || site.has_address(0));
         }
         site.begin_clients(clients);
         Some(site)
     }
 
-    /// What `hawser-standby setup` writes, in a directory of each machine's own.
+    /// Runs `hawser-standby setup` in a separate directory for each machine.
     fn configure(&self, advert: &str) {
         let world = &self.world;
         let url = self.database.url();
-        good(world.hawser("a", &["hub", "init", "--endpoint", ENDPOINT, "--store", &url]));
+        world.init_in_fleet("a", ENDPOINT, &url);
         let file = world.place("a").join("hub.toml");
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, format!("nat_addresses = [\"{ADDRESS}\"]\n{text}")).unwrap();
-        // Key and configuration are the same on both, and nothing else.
+        // Only key and configuration are the same on both machines.
         std::fs::create_dir(world.place("b")).unwrap();
         for name in ["hub.key", "hub.toml"] {
             std::fs::copy(world.place("a").join(name), world.place("b").join(name)).unwrap();
@@ -121,7 +121,7 @@ impl Site {
                     .unwrap()
                     .contains("hawser-conntrackd.lock")
             );
-            // This checkout is not root's alone, and daemons have directories of their own here.
+            // The checkout is not owned by root only, and daemons have their own directories here.
             let file = self.root(machine).join("etc/keepalived/keepalived.conf");
             let text = std::fs::read_to_string(&file).unwrap();
             assert!(!text.contains('@'), "{text}");
@@ -153,7 +153,7 @@ impl Site {
         let side = MACHINES[machine];
         let hub = self.world.start(side, &["hub", "run"]);
         let root = self.root(machine);
-        // As after a loss of power, and as the units do after a crash.
+        // These files are lost with the power, or removed by the units after a crash.
         for file in ["hawser-conntrackd.lock", "keepalived.pid", "vrrp.pid"] {
             let _ = std::fs::remove_file(root.join("run").join(file));
         }
@@ -221,23 +221,23 @@ impl Site {
         }
     }
 
-    /// Ends everything on a machine at once, as a loss of power does: nothing says goodbye.
+    /// Kills all processes of a machine at once, like a loss of power: none closes its connections.
     fn kill(&mut self, machine: usize) {
         let namespace = self.world.namespace(MACHINES[machine]);
         let inside = Command::new("ip").args(["netns", "pids", &namespace]).output();
         let inside = String::from_utf8(inside.unwrap().stdout).unwrap();
-        // Of keepalived, one process tells the other machine when it sees that another has ended.
+        // If one process of keepalived ends, another one notifies the other machine.
         for link in ["wan", "sync"] {
             self.world.ip(&namespace, &format!("link set {link} down"));
         }
         let kill: Vec<_> = ["-KILL"].into_iter().chain(inside.split_whitespace()).collect();
-        // What keepalived had started may have ended by itself.
+        // Processes that keepalived started may have ended by themselves.
         let _ = Command::new("kill").args(kill).stderr(Stdio::null()).status();
         self.daemons[machine].clear();
     }
 }
 
-/// What both machines are set up with.
+/// Returns the script that sets up both machines.
 fn script() -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/standby/hawser-standby");
     script.canonicalize().unwrap()
@@ -251,7 +251,7 @@ fn quiet(mut command: Command) -> Daemon {
     Daemon(command.spawn().unwrap())
 }
 
-/// The first has two networks, the others one.
+/// Returns the configuration of a client: the first has two networks, the others one.
 fn client(number: u8) -> String {
     if number == 0 {
         return "c".to_owned();
@@ -259,7 +259,7 @@ fn client(number: u8) -> String {
     format!("c{number}")
 }
 
-/// A download of each client, at 24 kB/s, checked byte by byte.
+/// Downloads of all clients, each at 24 kB/s and checked byte by byte.
 struct Downloads {
     all: Vec<Download>,
     is_over: Arc<AtomicBool>,
@@ -268,7 +268,7 @@ struct Downloads {
 
 struct Download {
     received: Arc<AtomicU64>,
-    /// The longest time without data. Units: microseconds.
+    /// Longest time without data. Units: microseconds.
     longest_gap: Arc<AtomicU64>,
     receiving: JoinHandle<std::io::Result<()>>,
 }
@@ -291,8 +291,8 @@ impl Downloads {
         }
     }
 
-    /// Waits until each has received more, or has ended, for half a minute. Returns the longest
-    /// pause since the last call, and prints how long the others were.
+    /// Waits for up to 30 s until each download has received more or has ended. Returns the longest
+    /// pause since the last call, and prints the others.
     fn go_on(&self, what: &str) -> Duration {
         let before: Vec<_> = self.all.iter().map(Download::received).collect();
         let deadline = Instant::now() + hawser_testing::GIVE_UP;
@@ -377,7 +377,7 @@ fn serve(listener: &TcpListener, is_over: &Arc<AtomicBool>) {
     }
 }
 
-/// Numbers in order, so that a byte that is lost or doubled shows.
+/// Sends consecutive numbers, so that a lost or duplicated byte is detected.
 fn send(mut stream: TcpStream, is_over: &AtomicBool) {
     stream.set_nonblocking(false).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -385,7 +385,7 @@ fn send(mut stream: TcpStream, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         let chunk: Vec<u8> = (next..next + 60).flat_map(u64::to_be_bytes).collect();
         next += 60;
-        // The client says what is wrong with the connection.
+        // The client reports the error of the connection.
         if stream.write_all(&chunk).is_err() {
             return;
         }
@@ -414,7 +414,7 @@ fn receive(client: &Namespace, count: &AtomicU64, longest_gap: &AtomicU64) -> st
     }
 }
 
-/// A conversation by UDP through the NAT: the other side says from where it hears.
+/// UDP exchange through the NAT: the other side answers with the source that it sees.
 struct Call(UdpSocket);
 
 impl Call {
@@ -425,7 +425,7 @@ impl Call {
             .unwrap();
         std::thread::spawn(move || {
             let mut packet = [0; 16];
-            // Until the test ends, and nobody speaks any more.
+            // The loop ends with the test, when no more packets arrive.
             while let Ok((_, from)) = other.recv_from(&mut packet) {
                 let _ = other.send_to(from.to_string().as_bytes(), from);
             }
@@ -468,17 +468,17 @@ fn setup_says_what_is_missing() {
     );
 }
 
-/// Clients go to the other hub before the standby has the address, and what has begun goes on
-/// through the standby all the same.
+/// Clients change to the other hub before the standby has the address; existing connections
+/// nevertheless continue through the standby.
 #[test]
 #[ignore = "slow: make test-all"]
 fn connections_outlive_it_in_a_fleet() {
-    // So late that they have all gone.
+    // The takeover is so late that all clients have changed.
     let Some(mut site) = Site::new("standbyfleet", 2, "advert_int 1") else {
         return;
     };
     let (world, url) = (&site.world, site.database.url());
-    good(world.hawser("s", &["hub", "init", "--endpoint", OTHER, "--store", &url]));
+    world.init_in_fleet("s", OTHER, &url);
     let mut loopback = world.inside("s", "ip");
     loopback.args(["link", "set", "lo", "up"]);
     good(loopback);
@@ -524,13 +524,13 @@ fn connections_outlive_the_machine_of_their_hub() {
     let before = site.sessions(clients);
     assert!(site.has_address(0) && !site.has_address(1));
 
-    // Nothing is left of the first machine but what it has told.
+    // Only the state that the first machine has replicated remains.
     site.kill(0);
     let longest = downloads.go_on("the machine is killed");
     assert!(site.has_address(1));
     eprintln!("the longest pause: {longest:?}");
     assert_eq!(call.appears_as(), place);
-    // Keys come from another handshake: a session of its own, which only this hub knows.
+    // The keys are from another handshake: a separate session, which only this hub has.
     let after = site.sessions(clients);
     for (before, after) in before.iter().zip(&after) {
         assert!(after.is_u64() && before != after, "{before} {after}");
@@ -540,7 +540,7 @@ fn connections_outlive_the_machine_of_their_hub() {
     let known: Vec<_> = known.map(|client| client["session"].clone()).collect();
     assert!(after.iter().all(|session| known.contains(session)), "{known:?}");
 
-    // It comes back, and takes nothing.
+    // The machine returns and does not take over.
     site.plug_in(0);
     site.begin(0);
     site.keep_alive(0);
@@ -549,13 +549,13 @@ fn connections_outlive_the_machine_of_their_hub() {
     assert!(site.has_address(1) && !site.has_address(0));
     assert_eq!(site.sessions(clients), after);
 
-    // And takes over when it is asked to.
+    // It takes over on request.
     site.daemons[1].pop().unwrap().signal("-TERM");
     site.wait_for("changed", || site.has_address(0) && !site.has_address(1));
     let longest = downloads.go_on("a planned change");
     eprintln!("the longest pause: {longest:?}");
     assert_eq!(call.appears_as(), place);
-    // What begins now is known to both machines, too.
+    // New connections are known to both machines, too.
     let more = site.world.open("c");
     let server: SocketAddr = SERVER.parse().unwrap();
     let stream = more.run(|| TcpStream::connect_timeout(&server, hawser_testing::GIVE_UP));

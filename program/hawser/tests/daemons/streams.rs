@@ -1,5 +1,5 @@
-//! TCP connections that are split between a client and its hub, through real daemons. Counters
-//! prove which of them were streams.
+//! TCP connections split between a client and its hub, with real daemons. Counters show which
+//! connections were streams.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,19 +14,20 @@ use crate::world::{Daemon, World, good, is_up};
 const SERVER: &str = "203.0.113.2";
 const TIMEOUT: Duration = hawser_testing::GIVE_UP;
 
-/// A client whose connections are streams, its hub, and a server behind it.
+/// Client whose connections are streams, its hub, and a server behind the hub.
 struct Split {
     world: World,
     client: Namespace,
     server: Namespace,
-    _daemons: [Daemon; 2],
+    hub: Daemon,
+    _client: Daemon,
 }
 
-/// Adds lines to the hub's configuration.
-fn configure(world: &World, lines: &str) {
+/// Adds lines to the hub's configuration: keys above its tables, and tables.
+fn configure(world: &World, keys: &str, tables: &str) {
     let path = world.place("h").join("hub.toml");
     let config = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(path, config + lines).unwrap();
+    std::fs::write(path, format!("{keys}{config}{tables}")).unwrap();
 }
 
 impl Split {
@@ -35,13 +36,16 @@ impl Split {
     }
 
     fn with(name: &str, client: &str, hub: &str) -> Option<Self> {
+        Self::configured(name, client, ("", hub))
+    }
+
+    fn configured(name: &str, client: &str, (keys, tables): (&str, &str)) -> Option<Self> {
         let world = World::new(name)?;
         let server = world.add_server();
         world.init();
-        configure(&world, hub);
+        configure(&world, keys, tables);
         let daemon = world.start("h", &["hub", "run"]);
-        std::fs::create_dir_all(world.place("c")).unwrap();
-        std::fs::write(world.place("c").join("client.toml"), client).unwrap();
+        world.configure("c", client);
         let up = world.start("c", &["up", &world.invite(), "--foreground"]);
         world.wait("up", is_up);
         world.wait("through", World::ping_hub);
@@ -50,8 +54,18 @@ impl Split {
             client: world.open("c"),
             world,
             server,
-            _daemons: [daemon, up],
+            hub: daemon,
+            _client: up,
         })
+    }
+
+    /// Restarts the hub, which continues the sessions.
+    fn restart_hub(&mut self) {
+        self.hub.signal("-TERM");
+        self.hub = self.world.start("h", &["hub", "run"]);
+        // Streams continue before the hub handles signals.
+        self.world
+            .wait("up again", |world| world.status("h")["state"] == "up");
     }
 
     fn listen(&self, port: u16) -> TcpListener {
@@ -68,7 +82,7 @@ impl Split {
         Ok(stream)
     }
 
-    /// Both ends of a connection to a port of the server.
+    /// Returns both ends of a connection to a port of the server.
     fn pair(&self, port: u16) -> (TcpStream, TcpStream) {
         let listener = self.listen(port);
         let near = self.connect(&format!("{SERVER}:{port}")).unwrap();
@@ -112,7 +126,7 @@ fn a_download_and_an_upload_are_streams_and_arrive_whole() {
         read_all(&mut near)
     });
     assert!(read_all(&mut far) == sent, "an upload arrives whole");
-    // The other direction goes on after the end of the first.
+    // The other direction continues after the end of the first.
     far.write_all(b"got it").unwrap();
     drop(far);
     assert_eq!(sending.join().unwrap(), b"got it");
@@ -140,7 +154,7 @@ fn destinations_refuse_as_they_would_without_streams() {
     // No machine has this address.
     let unreachable = split.connect("203.0.113.77:80").unwrap_err();
     assert_eq!(unreachable.kind(), ErrorKind::HostUnreachable, "{unreachable}");
-    // What clients may not reach drops packets, and so it is for streams.
+    // Packets to forbidden destinations are dropped, and streams to them time out likewise.
     split
         .world
         .ip(&split.world.namespace("s"), "addr add 203.0.113.9/32 dev lan");
@@ -154,7 +168,7 @@ fn destinations_refuse_as_they_would_without_streams() {
     assert_eq!(silent.unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
     assert!(split.counter("h", "streams_forbidden") >= 1);
-    // The hub's own address is not for streams, nor reached by packets.
+    // The hub's own address is not reachable by streams, nor by packets.
     let hub: SocketAddr = "100.96.0.1:22".parse().unwrap();
     let own = split.client.run(move || TcpStream::connect_timeout(&hub, soon));
     assert_eq!(own.unwrap_err().kind(), ErrorKind::TimedOut);
@@ -213,6 +227,18 @@ fn a_reset_passes_with_bytes_in_flight() {
 }
 
 #[test]
+fn a_program_that_only_reads_is_reset_when_its_client_ends() {
+    let Some(split) = Split::new("st-n") else { return };
+    let (mut near, mut far) = split.pair(9008);
+    far.write_all(b"first").unwrap();
+    near.read_exact(&mut [0; 5]).unwrap();
+    assert_eq!(split.counter("c", "streams_connected"), 1);
+    good(split.world.hawser("c", &["down"]));
+    let error = near.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+}
+
+#[test]
 fn revocation_ends_streams() {
     let Some(split) = Split::new("st-d") else { return };
     let (mut near, mut far) = split.pair(9004);
@@ -237,7 +263,7 @@ fn a_network_that_dies_ends_no_stream() {
     split
         .world
         .wait("still going on", |_| transfer.received() > 16 << 20);
-    // Streams need no rule of the machine.
+    // Streams need no rules in the kernel.
     let mut flush = split.world.inside("c", "nft");
     flush.args(["flush", "ruleset"]);
     good(flush);
@@ -258,7 +284,7 @@ fn a_firewall_before_the_listener_costs_a_second_and_no_connection() {
     good(rules);
     let listener = split.listen(9006);
     let accepting = std::thread::spawn(move || {
-        // The one that the hub opens, which is given up, and the program's own.
+        // The first connection is the hub's, which is abandoned; the second is the program's own.
         let mut first = listener.accept().unwrap().0;
         first.set_read_timeout(Some(TIMEOUT)).unwrap();
         assert_eq!(
@@ -278,7 +304,7 @@ fn a_firewall_before_the_listener_costs_a_second_and_no_connection() {
 }
 
 impl Split {
-    /// Opens a connection, sends bytes through it, and returns what `explain` says of it.
+    /// Opens a connection, sends bytes through it, and returns the output of `explain` about it.
     fn explained(&self, port: u16) -> String {
         let (mut near, mut far) = self.pair(port);
         near.write_all(b"hello").unwrap();
@@ -289,7 +315,7 @@ impl Split {
     }
 
     fn reload(&self, client: &str) -> String {
-        std::fs::write(self.world.place("c").join("client.toml"), client).unwrap();
+        self.world.configure("c", client);
         let reload = good(self.world.hawser("c", &["reload"]));
         String::from_utf8([reload.stdout, reload.stderr].concat()).unwrap()
     }
@@ -304,7 +330,7 @@ fn rules_and_interactive_ports_choose_the_form() {
     };
     let mut streams = 0;
     for (port, is_stream, reason) in [
-        (9008, true, "client.toml has tcp"),
+        (9008, true, "tcp of client.toml is"),
         (9007, false, "a rule has tcp = \"end-to-end\""),
         (22, false, "interactive service"),
         (23, true, "a rule has tcp = \"stream\""),
@@ -315,8 +341,8 @@ fn rules_and_interactive_ports_choose_the_form() {
         streams += u64::from(is_stream);
         assert_eq!(split.counter("c", "streams_connected"), streams, "{port}");
     }
-    // New connections follow a changed file at once.
-    let said = split.reload("[[rule]]\nport = 22\ntcp = \"stream\"\n");
+    // A changed file applies to new connections immediately.
+    let said = split.reload("tcp = \"end-to-end\"\n[[rule]]\nport = 22\ntcp = \"stream\"\n");
     assert!(!said.contains("restart"), "{said}");
     let whole = split.explained(9009);
     assert!(whole.contains("no rule has tcp = \"stream\" for it"), "{whole}");
@@ -330,7 +356,7 @@ fn connections_beyond_the_bounds_of_the_hub_go_as_packets() {
     let Some(split) = Split::with("st-j", "tcp = \"stream\"\n", bounds) else {
         return;
     };
-    // Three at once, and five may be asked for at once.
+    // The limit is three concurrent connections, and bursts of five requests.
     let mut open: Vec<_> = (0..5).map(|at| split.pair(9010 + at)).collect();
     assert_eq!(split.counter("h", "streams_connected"), 3);
     assert_eq!(split.counter("h", "streams_too_many"), 2);
@@ -340,8 +366,11 @@ fn connections_beyond_the_bounds_of_the_hub_go_as_packets() {
     assert_eq!(read_all(&mut far), b"hello");
     let explained = good(split.world.hawser("c", &["explain", &format!("{SERVER}:9014")])).stdout;
     let explained = String::from_utf8(explained).unwrap();
-    assert!(explained.contains("no room for another stream"), "{explained}");
-    // One more in each second, and these come sooner.
+    assert!(
+        explained.contains("has reached its limit of streams"),
+        "{explained}"
+    );
+    // The limit is one more per second, and these requests are faster.
     for port in 9020..9220 {
         open.push(split.pair(port));
         if split.counter("h", "streams_too_fast") > 0 {
@@ -358,8 +387,8 @@ fn connections_beyond_the_bounds_of_the_hub_go_as_packets() {
 #[test]
 fn without_streams_at_either_end_connections_go_as_packets() {
     let cases = [
-        ("st-f", "", ""),
-        ("st-g", "tcp = \"stream\"\n", "[streams]\nmost_per_client = 0\n"),
+        ("st-f", "tcp = \"end-to-end\"\n", ""),
+        ("st-g", "", "[streams]\nmost_per_client = 0\n"),
     ];
     for (name, client, hub) in cases {
         let Some(split) = Split::with(name, client, hub) else {
@@ -374,4 +403,86 @@ fn without_streams_at_either_end_connections_go_as_packets() {
         assert_eq!(split.counter("c", "streams_connected"), 0);
         assert_eq!(split.counter("h", "streams_connected"), 0);
     }
+}
+
+/// Exchanges data in both directions.
+fn exchange(near: &mut TcpStream, far: &mut TcpStream) {
+    let mut buffer = [0; 5];
+    near.write_all(b"there").unwrap();
+    far.read_exact(&mut buffer).unwrap();
+    assert_eq!(&buffer, b"there");
+    far.write_all(b"again").unwrap();
+    near.read_exact(&mut buffer).unwrap();
+    assert_eq!(&buffer, b"again");
+}
+
+#[test]
+fn streams_go_on_over_restarts_of_the_hub() {
+    let keeps = ("when_stopped = \"keep\"\n", "");
+    let Some(mut split) = Split::configured("st-l", "tcp = \"stream\"\n", keeps) else {
+        return;
+    };
+    let (mut idle, mut idle_far) = split.pair(9040);
+    exchange(&mut idle, &mut idle_far);
+    // One half has ended, and the other is not read for some time.
+    let (mut half, mut half_far) = split.pair(9041);
+    half.write_all(&[7; 100]).unwrap();
+    half.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&mut half_far), [7; 100]);
+    let slow = std::thread::spawn(move || half_far.write_all(&[8; 24 << 20]).unwrap());
+    let (mut abandoned, abandoned_far) = split.pair(9042);
+    let transfer = Transfer::start(&split.server, &split.client);
+    for _ in 0..3 {
+        let received = transfer.received();
+        split
+            .world
+            .wait("data", |_| transfer.received() > received + (4 << 20));
+        split.restart_hub();
+    }
+    eprintln!("the longest pause: {:?}", transfer.take_longest_gap());
+    transfer.finish();
+    assert_eq!(split.counter("c", "streams_connected"), 4, "no other connection");
+    assert_eq!(split.counter("c", "streams_reset"), 0);
+    exchange(&mut idle, &mut idle_far);
+    let all = read_all(&mut half);
+    assert!(all.len() == 24 << 20 && all.iter().all(|byte| *byte == 8));
+    slow.join().unwrap();
+    // A reset is also delivered afterwards, and the end of a program ends both directions.
+    socket2::SockRef::from(&abandoned_far)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+    drop(abandoned_far);
+    let reset = abandoned.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(reset.kind(), ErrorKind::ConnectionReset, "{reset}");
+    drop(idle);
+    assert_eq!(read_all(&mut idle_far), b"");
+    drop(idle_far);
+    split.world.wait("over", |_| {
+        split.counter("c", "streams_open") == 0 && split.counter("h", "streams_open") == 0
+    });
+    assert_eq!(split.counter("h", "streams_held_bytes"), 0);
+}
+
+#[test]
+fn streams_wait_for_a_client_that_is_away() {
+    let Some(split) = Split::new("st-m") else { return };
+    let (mut near, mut far) = split.pair(9050);
+    exchange(&mut near, &mut far);
+    let set_links = |state: &str| {
+        for link in ["fiber", "lte"] {
+            let change = format!("link set {link} {state}");
+            split.world.ip(&split.world.namespace("h"), &change);
+        }
+    };
+    set_links("down");
+    far.write_all(b"meanwhile").unwrap();
+    near.write_all(b"waiting").unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    set_links("up");
+    let (mut heard, mut said) = ([0; 9], [0; 7]);
+    near.read_exact(&mut heard).unwrap();
+    far.read_exact(&mut said).unwrap();
+    assert_eq!((&heard, &said), (b"meanwhile", b"waiting"));
+    exchange(&mut near, &mut far);
+    assert_eq!(split.counter("c", "streams_reset"), 0);
 }

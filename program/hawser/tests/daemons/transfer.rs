@@ -1,4 +1,4 @@
-//! A TCP download from the server to the client, checked to the last byte.
+//! TCP download from the server to the client, checked to the last byte.
 
 use std::hash::Hasher;
 use std::io::{Read, Write};
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use hawser_linux::netns::Namespace;
 
-/// Bytes of all.
+/// Length of the download. Units: bytes.
 const LENGTH: u64 = 48 << 20;
 const CHUNK: usize = 64 << 10;
-/// Between two chunks: 12 MB/s at most, so that the download takes 4 s at least.
+/// Pause between two chunks: at most 12 MB/s, so that the download takes at least 4 s.
 const PAUSE: Duration = Duration::from_millis(5);
-/// A transfer that hangs fails the test.
+/// Timeout of a hanging transfer, which fails the test.
 const TIMEOUT: Duration = hawser_testing::GIVE_UP;
 const SERVER: &str = "203.0.113.2:9000";
 
 pub(crate) struct Transfer {
     received: Arc<AtomicU64>,
-    /// The longest time without data so far. Units: microseconds.
+    /// Longest time without data. Units: microseconds.
     longest_gap: Arc<AtomicU64>,
     sending: JoinHandle<u64>,
     receiving: JoinHandle<u64>,
@@ -51,7 +51,7 @@ impl Transfer {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// The longest time without data since the last call.
+    /// Returns the longest time without data since the last call.
     #[allow(dead_code, reason = "not every program that shares this looks")]
     pub(crate) fn take_longest_gap(&self) -> Duration {
         Duration::from_micros(self.longest_gap.swap(0, Ordering::Relaxed))
@@ -61,7 +61,7 @@ impl Transfer {
         self.sending.is_finished()
     }
 
-    /// Waits for the end: all bytes have come, in order and unharmed.
+    /// Waits for the end, and checks that all bytes arrived in order and unchanged.
     pub(crate) fn finish(self) {
         let sent = self.sending.join().unwrap();
         let received = self.receiving.join().unwrap();
@@ -70,7 +70,7 @@ impl Transfer {
     }
 }
 
-/// Sends bytes that repeat nowhere; returns their hash.
+/// Sends bytes without repetitions. Returns their hash.
 fn send(mut stream: TcpStream) -> u64 {
     stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     let mut hash = std::hash::DefaultHasher::new();

@@ -1,12 +1,14 @@
-//! `without_hub = "direct"`: new connections bypass a hub that does not answer, those that exist
-//! wait for it, and everything is as before when it is back.
+//! `without_hub = "direct"`: new connections bypass a hub that does not answer, existing ones wait
+//! for it, and its return restores the previous state.
 
 use std::io::{Read, Write};
 
 use crate::mixed::{CABLES, HUB, SERVER, THROUGH, connect, echo, seen, world};
 use crate::world::is_up;
 
+/// Configuration without streams, because a crash of the hub resets streams.
 const CONFIG: &str = r#"
+tcp = "end-to-end"
 without_hub = "direct"
 without_hub_after = "2s"
 [direct]
@@ -18,9 +20,9 @@ use = "backup"
 port = 8002
 via = "hub"
 "#;
-/// The port of the rule.
+/// Port of the rule.
 const WAITING: u16 = 8002;
-/// The only network that is no backup.
+/// Only network that is not a backup.
 const FIBER: &str = CABLES[0];
 
 #[test]

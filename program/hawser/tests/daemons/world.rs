@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use hawser_host::control_socket::{Request, ask, is_alive};
+use hawser_host::run_dir;
 use hawser_linux::netns::Namespace;
 pub(crate) use hawser_testing::{Daemon, Pings, good, run};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-/// Two namespaces, a client's and a hub's, joined by two cables.
+/// Two namespaces, of a client and of a hub, connected by two cables.
 pub(crate) struct World {
     id: String,
     dir: tempfile::TempDir,
@@ -19,7 +22,10 @@ impl World {
         if !hawser_testing::require(hawser_linux::process::is_root(), "needs root") {
             return None;
         }
-        let id = format!("hwt-{name}-{}", std::process::id());
+        // Two concurrent tests may have chosen the same name.
+        static WORLDS: AtomicU32 = AtomicU32::new(0);
+        let number = WORLDS.fetch_add(1, Ordering::Relaxed);
+        let id = format!("hwt-{name}-{}-{number}", std::process::id());
         let world = Self {
             id,
             dir: tempfile::tempdir().unwrap(),
@@ -49,7 +55,8 @@ impl World {
                 &format!("route add default via 10.0.{net}.1 metric {metric}"),
             );
         }
-        // As at home and on the road: only answers from the address that was spoken to come in.
+        // A firewall like a home router's or a carrier's: only answers from the contacted address
+        // pass.
         let wall = "add table inet wall; add chain inet wall in { type filter hook input priority 0; }; \
                     add rule inet wall in udp sport 4430 ip saddr != 198.51.100.1 drop";
         let mut nft = world.inside("c", "nft");
@@ -89,6 +96,12 @@ impl World {
         self.dir.path().join(side)
     }
 
+    /// Writes the `client.toml` of a side.
+    pub(crate) fn configure(&self, side: &str, text: impl AsRef<[u8]>) {
+        std::fs::create_dir_all(self.place(side)).unwrap();
+        std::fs::write(self.place(side).join("client.toml"), text).unwrap();
+    }
+
     pub(crate) fn run_dir(&self, side: &str) -> PathBuf {
         self.dir.path().join(format!("{side}-run"))
     }
@@ -97,7 +110,7 @@ impl World {
         self.run_daemon(side, self.hawser(side, arguments))
     }
 
-    /// Starts it with what else is said in the command.
+    /// Starts the daemon of a side with the options of `command`.
     pub(crate) fn run_daemon(&self, side: &str, mut command: Command) -> Daemon {
         let log = std::fs::File::create(self.dir.path().join(format!("{side}.log"))).unwrap();
         Daemon(
@@ -118,8 +131,8 @@ impl World {
         good(self.hawser("h", &["hub", "init", "--endpoint", endpoint]));
     }
 
-    /// A server in a network of its own behind the hub. It has no route to the clients: NAT must
-    /// hide them.
+    /// Adds a server in a separate network behind the hub. It has no route to the clients, so NAT
+    /// must hide them.
     pub(crate) fn add_server(&self) -> Namespace {
         let (server, hub) = (self.namespace("s"), self.namespace("h"));
         run("ip", &["netns", "add", &server]);
@@ -134,7 +147,7 @@ impl World {
         self.open("s")
     }
 
-    /// A namespace for another client, with a cable of its own to the hub.
+    /// Adds a namespace for another client, with its own cable to the hub.
     pub(crate) fn add_client(&self, side: &str, net: u8) -> Namespace {
         run("ip", &["netns", "add", &self.namespace(side)]);
         self.ip(&self.namespace(side), "link set lo up");
@@ -146,7 +159,7 @@ impl World {
         self.open(side)
     }
 
-    /// A cable from a client's namespace to the hub: the client has 10.0.`net`.2 on it.
+    /// Adds a cable from a client's namespace to the hub, with the client's address 10.0.`net`.2.
     pub(crate) fn add_cable(&self, side: &str, cable: &str, net: u8) {
         let (client, hub) = (self.namespace(side), self.namespace("h"));
         run(
@@ -161,12 +174,12 @@ impl World {
         }
     }
 
-    /// The namespace of a side, for threads of the test.
+    /// Opens the namespace of a side for threads of the test.
     pub(crate) fn open(&self, side: &str) -> Namespace {
         Namespace::open(Path::new("/run/netns").join(self.namespace(side))).unwrap()
     }
 
-    /// IPv6 on both cables, with the hub at 2001:db8:1::1, and the same firewall.
+    /// Adds IPv6 on both cables, with the hub at 2001:db8:1::1 and the same firewall.
     pub(crate) fn add_ipv6(&self) {
         let (client, hub) = (self.namespace("c"), self.namespace("h"));
         self.ip(&hub, "addr add 2001:db8:1::1/128 dev lo nodad");
@@ -201,9 +214,28 @@ impl World {
         line.trim().to_owned()
     }
 
+    /// Initialises a hub of a fleet. The database of a busy machine may need longer than the
+    /// command waits, which then says so and changes nothing.
+    pub(crate) fn init_in_fleet(&self, side: &str, endpoint: &str, store: &str) {
+        for _ in 0..10 {
+            let mut init = self.hawser(side, &["hub", "init", "--endpoint", endpoint, "--store", store]);
+            let output = init.output().unwrap();
+            if output.status.success() {
+                return;
+            }
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains("the database does not answer"), "{said}");
+        }
+        panic!("the database does not answer");
+    }
+
+    /// Returns the output of `hawser status --json`, without starting a process.
     pub(crate) fn status(&self, side: &str) -> Value {
-        let output = self.hawser(side, &["status", "--json"]).output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap_or_default()
+        let socket = run_dir::socket(&self.run_dir(side));
+        if !is_alive(&socket) {
+            return json!({ "version": 1, "state": "down" });
+        }
+        ask(&socket, &Request::Status).unwrap_or_default()
     }
 
     pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
@@ -213,7 +245,7 @@ impl World {
                 let log = |side: &str| std::fs::read_to_string(self.dir.path().join(format!("{side}.log")));
                 let (client, hub) = (self.status("c"), self.status("h"));
                 panic!(
-                    "not {what}; client: {client} {:?}, hub: {hub} {:?}",
+                    "not {what}\nclient: {client} {:?}\nhub: {hub} {:?}",
                     log("c"),
                     log("h")
                 );
@@ -226,7 +258,7 @@ impl World {
         self.ping("100.96.0.1")
     }
 
-    /// Pings every 20 ms from the client.
+    /// Starts pings from the client, every 20 ms.
     pub(crate) fn pings(&self, address: &str) -> Pings {
         let mut ping = self.inside("c", "ping");
         ping.args(["-n", "-i", "0.02", address]);
@@ -234,14 +266,19 @@ impl World {
     }
 
     pub(crate) fn ping(&self, address: &str) -> bool {
-        let mut ping = self.inside("c", "ping");
+        self.ping_from("c", address)
+    }
+
+    /// Returns whether a ping from a side is answered within a second.
+    pub(crate) fn ping_from(&self, side: &str, address: &str) -> bool {
+        let mut ping = self.inside(side, "ping");
         ping.args(["-c", "1", "-W", "1", address])
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         ping.status().unwrap().success()
     }
 
-    /// Everything that a daemon may change.
+    /// Returns all state that a daemon may change.
     pub(crate) fn system(&self, side: &str) -> String {
         let questions = [
             "ip rule",
@@ -264,7 +301,7 @@ impl World {
             let is_late = |line: &&str| line.contains("fe80") || line.contains("ff00::/8");
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let mut lines: Vec<_> = text.lines().filter(|line| !is_late(line)).collect();
-            // Routes of one destination and metric stand in the order in which they were written.
+            // Routes with the same destination and metric are in the order of their creation.
             if question.contains("route") {
                 lines.sort_unstable();
             }
@@ -280,7 +317,7 @@ impl Drop for World {
         let names = names.filter_map(|entry| entry.file_name().into_string().ok());
         let own = format!("{}-", self.id);
         for namespace in names.filter(|name| name.starts_with(&own)) {
-            // A failed test may leave a daemon that has gone into the background.
+            // A failed test may leave a daemon in the background.
             let inside = Command::new("ip").args(["netns", "pids", &namespace]).output();
             for process in inside
                 .iter()
@@ -303,7 +340,7 @@ pub(crate) fn is_up(world: &World) -> bool {
     world.status("c")["state"] == "up"
 }
 
-/// The networks whose path carries packets, by name.
+/// Returns the names of the networks whose path carries packets.
 pub(crate) fn active(world: &World) -> Vec<String> {
     let status = world.status("c");
     let paths = status["sessions"][0]["paths"]
@@ -318,7 +355,7 @@ pub(crate) fn active(world: &World) -> Vec<String> {
     names
 }
 
-/// What `ip netns exec` shows the programs of one side as their own in `/etc`.
+/// Files that `ip netns exec` mounts in `/etc` for the programs of one side.
 pub(crate) struct Files(String);
 
 impl Files {

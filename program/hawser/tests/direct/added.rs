@@ -30,11 +30,11 @@ fn a_rule_stands_before_all_others_until_it_is_removed() {
     let expected = "  1  tcp, port 8000, port 8001: over net2, net1\n  -  tcp: over net1, net2\n";
     assert_eq!(listed, expected);
 
-    // A configuration that is read again is the rest.
+    // Rules of a reloaded configuration follow the added ones.
     world.write_config("[[rule]]\nport = 22\nspread = \"even\"\n");
     assert!(world.run(&["reload"]).status.success());
     let listed = said(&world, &["list"]);
-    assert!(listed.ends_with("  -  port 22: shared out evenly\n"), "{listed}");
+    assert!(listed.ends_with("  -  port 22: distributed evenly\n"), "{listed}");
     assert_eq!(world.ways(2), [2; 2]);
     let latest = ["add", "--to", "203.0.113.0/24", "--network", "net1"];
     assert_eq!(said(&world, &latest), "2: for to 203.0.113.0/24\n");
@@ -43,22 +43,19 @@ fn a_rule_stands_before_all_others_until_it_is_removed() {
     world.wait_until("the one before decides", |world| world.ways(1) == [2]);
 
     for (wrong, problem) in [
-        (
-            &["add", "--port", "22"][..],
-            "says of its flows not where they go",
-        ),
+        (&["add", "--port", "22"][..], "has no effect on its flows"),
         (
             &["add", "--port", "http", "--network", "net1"],
             "a port such as 443",
         ),
         (&["add", "--via", "hub"], "needs a hub"),
-        (&["remove", "2"], "no rule that was added has number 2"),
+        (&["remove", "2"], "there is no added rule 2"),
     ] {
         let said = said(&world, wrong);
         assert!(said.contains(problem), "{wrong:?}: {said}");
     }
     let output = world.run(&["scheduler", "bulk", "min-rtt"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing to schedule"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("has no schedulers"));
     assert_eq!(said(&world, &["remove", "1"]), "1: removed\n");
     assert!(!said(&world, &["list"]).contains("net2"));
 }

@@ -1,4 +1,4 @@
-//! A network that leads nowhere behind its gateway, as a health check finds it.
+//! A network without a connection beyond its gateway, as detected by a health check.
 
 use crate::world::{World, nft};
 

@@ -1,4 +1,4 @@
-//! Rules with conditions, as what sensors say changes.
+//! Rules with conditions, while the sensors' values change.
 
 use crate::world::{SERVER, World};
 

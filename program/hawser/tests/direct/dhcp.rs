@@ -1,5 +1,5 @@
-//! Networks that have a carrier and no address: Hawser sees to one, by each client that it knows,
-//! and takes back what it has brought.
+//! Networks that have a carrier and no address: Hawser obtains an address, with each DHCP client
+//! that it supports, and removes it at the end.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use crate::world::{Daemon, SERVER, World, ip};
 const CONFIG: &str =
     "dns = \"networks\"\n[networks.net1]\ndhcp = \"auto\"\n[networks.net2]\ndhcp = \"auto\"\n";
 
-/// A machine with two cables, and no address but that of its LAN.
+/// Creates a machine with two cables, and no address except that of its LAN.
 fn world() -> Option<World> {
     if !hawser_testing::require_dnsmasq() {
         return None;
@@ -25,7 +25,7 @@ fn world() -> Option<World> {
     Some(world)
 }
 
-/// A DHCP server behind a cable, with ten addresses of the same subnet.
+/// Starts a DHCP server at a cable, with ten addresses of the same subnet.
 fn serve(world: &World, n: usize, first: u8) -> Daemon {
     let leases = world.dir.path().join(format!("leases{n}"));
     let _ = std::fs::remove_file(&leases);
@@ -40,7 +40,8 @@ fn serve(world: &World, n: usize, first: u8) -> Daemon {
     Daemon(command.spawn().expect("a DHCP server"))
 }
 
-/// Starts Hawser where only that client can be run, with its files in a place of its own.
+/// Starts Hawser in an environment in which only this client can be run, with files in a separate
+/// directory.
 fn start(world: &World, client: &str) -> Daemon {
     let hide = |program: &str| {
         format!("file=$(command -v {program}) && mount --bind /dev/null $(readlink -f $file)")
@@ -56,7 +57,7 @@ fn start(world: &World, client: &str) -> Daemon {
     world.start_after(&format!("PATH=$PATH:/usr/sbin:/sbin; {commands}"))
 }
 
-/// What Hawser says of a network's address.
+/// Returns Hawser's status of a network's address.
 fn lease(world: &World, name: &str) -> Value {
     let status = world.ask(&["status"]);
     let all = status["dhcp"].as_array().cloned().unwrap_or_default();
@@ -69,7 +70,7 @@ fn is_active(world: &World, name: &str) -> bool {
     world.state(name) == "active"
 }
 
-/// The last number of the address that a network has by DHCP.
+/// Returns the last number of a network's DHCP address.
 fn last_number(world: &World, name: &str) -> u8 {
     let lease = lease(world, name);
     let address = lease["address"]
@@ -81,14 +82,14 @@ fn last_number(world: &World, name: &str) -> u8 {
     address.octets()[3]
 }
 
-/// The clients that run in the machine, and their helpers.
+/// Returns the DHCP clients that run in the machine, and their auxiliary processes.
 fn clients(world: &World) -> Vec<String> {
     let all = world.client.run(|| Ok(command_lines())).expect("processes");
     let lines = all.into_iter().map(|(_, words)| words.join(" "));
     lines.filter(|line| line.contains("dhcpc")).collect()
 }
 
-/// Ends what a test leaves behind that fails.
+/// Ends the processes of a failed test.
 struct Tidy<'a>(&'a World);
 
 impl Drop for Tidy<'_> {
@@ -182,7 +183,7 @@ fn comes_back_with_another_address(client: &str) {
     world.wait_until("its client ends", |world| {
         !clients(world).iter().any(|line| line.contains("net1"))
     });
-    // Somewhere else.
+    // The cable now leads to another network.
     first.0.kill().expect("killed");
     first.0.wait().expect("gone");
     let _second = serve(&world, 1, 200);
@@ -195,7 +196,7 @@ fn comes_back_with_another_address(client: &str) {
     assert_eq!(world.ways(2), [1, 1]);
     let shown = addresses(&world);
     assert!(!shown.contains(&format!("192.168.0.{before}/")), "{shown}");
-    // For good: the address goes, too.
+    // The cable stays unplugged, so the address is removed too.
     ip(&world.gateways[0], "link set in down");
     world.wait_until("the address is taken", |world| {
         !addresses(world).contains("192.168.0.") && lease(world, "net1")["state"] == "no carrier"
@@ -241,7 +242,7 @@ fn crash(client: &str) {
             assert_eq!(shown.matches("192.168.0.").count(), 2, "{shown}");
             world.down();
         } else {
-            assert!(world.down().contains("undid what it had left behind"));
+            assert!(world.down().contains("undid the changes that it had left"));
         }
         no_client_is_left(&world);
         assert_eq!((world.system(), addresses(&world)), before);
@@ -287,7 +288,7 @@ fn the_client_of_somebody_else_is_left_alone_and_off_means_off() {
     assert!(by.contains(&format!("udhcpc (process {})", other.0.id())), "{by}");
     assert_eq!(lease(&world, "net2"), Value::Null);
     assert_eq!(clients(&world).len(), 1);
-    // A change of the configuration counts at once.
+    // A change of the configuration takes effect immediately.
     let _server = serve(&world, 2, 100);
     world.write_config("[networks.net2]\ndhcp = \"auto\"\n");
     assert!(world.run(&["reload"]).status.success());

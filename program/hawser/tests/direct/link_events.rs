@@ -1,5 +1,5 @@
-//! Five hundred random events of two networks during traffic: nothing is left behind, and no flow
-//! leaves by a wrong way.
+//! Five hundred random events of two networks during traffic: no state remains, and no flow uses a
+//! wrong network.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::world::{Daemon, SERVER, SERVER6, World, connect, nft, plugging, read_
 
 const EVENTS: usize = 500;
 
-/// Numbers that look random, and are the same in every run (Marsaglia's xorshift).
+/// Pseudo-random numbers that are identical in every run (Marsaglia's xorshift).
 struct Dice(u64);
 
 impl Dice {
@@ -54,7 +54,7 @@ fn five_hundred_link_events_leave_nothing_behind_and_no_flow_goes_astray() {
                 }
             });
         }
-        // However this thread ends, the others do.
+        // The other threads end however this thread ends.
         let _over = SetAtTheEnd(&is_over);
         let mut dice = Dice(0x1234_5678_9abc_def1);
         for _ in 0..EVENTS {
@@ -82,13 +82,14 @@ fn five_hundred_link_events_leave_nothing_behind_and_no_flow_goes_astray() {
     assert_eq!(world.system(), before);
 }
 
-/// Counts what has an inner address still, in a gateway.
+/// nftables rules that count packets with an inner address in a gateway.
 const WATCH: &str = "table inet watch {\n chain in {\n type filter hook prerouting priority -350;\n ip saddr 100.64.0.2 counter\n \
      ip6 saddr fd48:4157:5345:5200::2 counter\n }\n}";
 
-/// One connection, of the given way or any (0); whether it went the way that was asked for.
+/// Opens a connection over the given network, or any for 0. Returns whether it used the requested
+/// network.
 fn try_way(world: &World, way: usize) -> Option<bool> {
-    // Networks have these numbers as they were found in this order.
+    // Networks are numbered in the order in which they were found.
     let asked = (way > 0).then(|| mark(0, way as u8 + 1));
     let server = if way == 0 { SERVER6 } else { SERVER };
     let mut stream = connect(&world.client, server, asked).ok()?;
@@ -112,11 +113,11 @@ fn happen(world: &World, dice: &mut Dice) {
         5 => format!("link set net{n} mtu 1{}00", other + 1),
         _ => plugging(n),
     };
-    // Some have nothing to act on, as in life.
+    // Some events have no object to act on.
     try_ip(&world.client, &commands);
 }
 
-/// After all that, both networks carry flows as on the first day.
+/// Checks that both networks carry flows after all events.
 fn check_still_works(world: &World, daemon: &mut Daemon) {
     assert!(
         daemon.0.try_wait().expect("a child").is_none(),

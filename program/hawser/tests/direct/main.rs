@@ -1,5 +1,5 @@
-//! `hawser up --direct` as a user runs it, in network namespaces: two networks that overlap, and
-//! nothing left behind.
+//! `hawser up --direct` as run by a user, in network namespaces: two overlapping networks, and no
+//! remaining state.
 
 mod added;
 mod checks;
@@ -24,7 +24,8 @@ use hawser_linux::direct::mark;
 use socket2::{Domain, SockAddr, Socket, Type};
 use world::{PORT, SERVER, SERVER6, World, connect, ip, nft, read_peer, way_of};
 
-/// Marks by which programs choose: networks are numbered as they are found.
+/// Returns the mark with which a program selects a network; networks are numbered in the order in
+/// which they are found.
 fn choice(world: &World, name: &str) -> u32 {
     let status = world.ask(&["status"]);
     let network = status["networks"]
@@ -91,7 +92,7 @@ fn one_program_reaches_two_hosts_of_the_same_address() {
     let Some(world) = World::new() else { return };
     let _daemon = world.up();
     for (gateway, name) in world.gateways.iter().zip(["net1", "net2"]) {
-        // Each host says so of itself.
+        // A counter of each gateway identifies the host that a connection reached.
         nft(
             gateway,
             &format!(
@@ -124,7 +125,7 @@ fn one_program_reaches_two_hosts_of_the_same_address() {
         .iter()
         .map(|flow| flow["why"].clone())
         .collect();
-    assert_eq!(why, ["its program chose this network"; 2]);
+    assert_eq!(why, ["its program selected this network"; 2]);
     let nobody = connect(&world.client, SERVER, Some(mark(0, 77)));
     assert!(nobody.is_err(), "a network that does not exist carries nothing");
 }
@@ -175,7 +176,7 @@ fn programs_choose_by_socket_option_and_by_hawser_run() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(
         said.trim(),
-        "hawser: --network net3: there is no such network now; there are: net1, net2"
+        "hawser: --network net3: there is no such network now; available: net1, net2"
     );
     ip(&world.client, "link set net1 down");
     world.wait_until("net1 is gone", |world| world.state("net1") == "gone");
@@ -185,7 +186,7 @@ fn programs_choose_by_socket_option_and_by_hawser_run() {
     );
 }
 
-/// As Linux numbers it.
+/// Error number of Linux.
 const ENODEV: i32 = 19;
 
 #[test]
@@ -214,7 +215,7 @@ fn a_silent_gateway_is_found_out_and_its_flows_are_let_go() {
     );
     world.wait_until("net2 is silent", |world| world.state("net2") == "silent");
     assert_eq!(world.ways(4), [1; 4]);
-    // The program that waits for an answer learns that none will come.
+    // The waiting program gets an error, because no answer will arrive.
     let error = stream.read(&mut [0; 16]).expect_err("the connection is gone");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{error}");
     nft(&world.gateways[1], "delete table inet dead");
@@ -249,9 +250,9 @@ fn a_crash_is_undone_by_down() {
     daemon.0.kill().expect("killed");
     daemon.0.wait().expect("gone");
     assert_ne!(world.system(), before);
-    // Connections go on over the kernel's own route meanwhile.
+    // Connections use the kernel's own route in the meantime.
     assert_eq!(world.way(&world.client, SERVER, None).expect("an answer"), 1);
-    assert!(world.down().contains("undid what it had left behind"));
+    assert!(world.down().contains("undid the changes that it had left"));
     assert_eq!(world.system(), before);
 }
 
@@ -298,7 +299,7 @@ fn rules_decide_and_a_reload_changes_them() {
     assert_eq!(
         world
             .way(&world.client, SERVER6, None)
-            .expect("no rule is for it"),
+            .expect("no rule matches it"),
         2
     );
 }

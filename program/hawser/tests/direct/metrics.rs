@@ -1,4 +1,4 @@
-//! Figures for Prometheus without a hub.
+//! Metrics for Prometheus without a hub.
 
 use crate::world::World;
 
@@ -13,7 +13,7 @@ fn networks_have_figures_and_the_shipped_alerts_and_dashboard_ask_for_those_that
     let said = String::from_utf8(said).expect("text");
     assert!(said.contains("hawser_up 1\n"), "{said}");
     assert!(said.contains("hawser_network_flows{network=\"net1\"} "), "{said}");
-    // A figure that is asked for by another name than it has is a picture that stays empty.
+    // A metric that the dashboard requests by a wrong name would leave a panel empty.
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let source = ["mod", "families"].map(|name| {
         std::fs::read_to_string(format!("{root}/system/host/src/metrics/{name}.rs")).expect("a source")

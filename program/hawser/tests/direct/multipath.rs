@@ -1,4 +1,4 @@
-//! MPTCP over all networks, as programs started with `hawser run --mptcp` have it.
+//! MPTCP over all networks for programs started with `hawser run --mptcp`.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -9,8 +9,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::world::{SERVER, World, ip, way_of};
 
-/// Networks with addresses of their own, and a server that speaks MPTCP and says in its first line
-/// which protocol it has.
+/// Creates networks with different addresses, and a server that supports MPTCP and reports a
+/// connection's protocol in its first line.
 fn world() -> Option<World> {
     let world = World::new()?;
     if !hawser_testing::require_root_of_machine("the mark of MPTCP sockets (eBPF)") {
@@ -32,7 +32,7 @@ fn world() -> Option<World> {
 
 const PORT: u16 = 8001;
 
-/// Echoes.
+/// Starts an echo server.
 fn serve(namespace: &Namespace) {
     let listener = namespace
         .run(|| {
@@ -57,7 +57,7 @@ fn serve(namespace: &Namespace) {
     });
 }
 
-/// The subflows that the server sees, by the way they take.
+/// Returns the network of each subflow that the server sees.
 fn ways(world: &World) -> Vec<usize> {
     let output = world
         .server
@@ -88,7 +88,7 @@ fn connect(world: &World) -> std::net::TcpStream {
         .expect("a connection")
 }
 
-/// Both directions carry what they should; subflows start when something was carried.
+/// Transfers data in both directions; subflows start after the first data.
 fn talk(stream: &mut std::net::TcpStream) {
     let (sent, mut received) = ([7; 1000], [0; 1000]);
     stream.write_all(&sent).expect("sent");
@@ -146,7 +146,7 @@ fn a_connection_has_one_subflow_on_each_network_and_outlives_any() {
 fn a_program_started_with_it_uses_all_networks_without_knowing() {
     let Some(world) = world() else { return };
     let _daemon = world.up();
-    // What another program takes away is restored.
+    // State that another program removes is restored.
     let shown = |what: &str| {
         let output = world.client.command("ip").args(["mptcp", what]).output();
         String::from_utf8(output.expect("ip runs").stdout).expect("text")

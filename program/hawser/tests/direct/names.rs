@@ -1,5 +1,5 @@
-//! Names per network, as programs see them: each network's resolver knows other things, and rules
-//! go by domain.
+//! Name resolution per network, as seen by programs: each network's resolver has different names,
+//! and rules match domains.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -13,8 +13,8 @@ use crate::world::{SERVER, World, read_peer};
 
 const HAWSER: &str = "100.64.0.2";
 
-/// A resolver that gives the same address for every name below `example.org`, none for
-/// `nothing.example`, and another by TCP.
+/// Starts a resolver that answers the same address for every name below `example.org`, none for
+/// `nothing.example`, and another one over TCP.
 pub(crate) fn serve_names(namespace: &Namespace, address: Ipv4Addr) {
     let (datagrams, streams) = namespace
         .run(|| {
@@ -27,7 +27,7 @@ pub(crate) fn serve_names(namespace: &Namespace, address: Ipv4Addr) {
     std::thread::spawn(move || {
         let mut buffer = [0; 512];
         while let Ok((length, from)) = datagrams.recv_from(&mut buffer) {
-            // First what nobody asked for: it must be waited past.
+            // The first answer matches no query and must be ignored.
             let mut wrong = answer(&buffer[..length], Ipv4Addr::new(6, 6, 6, 6));
             wrong[1] ^= 1;
             let _ = datagrams.send_to(&wrong, from);
@@ -49,7 +49,7 @@ pub(crate) fn serve_names(namespace: &Namespace, address: Ipv4Addr) {
     });
 }
 
-/// The question back, and an address for it.
+/// Returns an answer to the question with this address.
 fn answer(query: &[u8], address: Ipv4Addr) -> Vec<u8> {
     let mut bytes = query.to_vec();
     bytes[2] |= 0x80;
@@ -73,8 +73,8 @@ fn question(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// What Hawser says of a name to a program with this mark: the code, and the address at the end of
-/// the answer.
+/// Queries Hawser's resolver as a program with this mark. Returns the response code and the address
+/// at the end of the answer.
 pub(crate) fn look_up(world: &World, name: &str, mark: u32) -> (u8, Option<IpAddr>) {
     let query = question(name);
     let reply = world
@@ -167,7 +167,7 @@ fn a_rule_goes_by_domain_from_the_first_connection_on() {
     let shown = world.ask(&["explain", "www.example.org"]);
     assert_eq!(shown["names"][0]["network"], "net2");
     assert_eq!(shown["names"][0]["why"], "the rule for domain *.example.org");
-    // What was heard outlives a change of the rules.
+    // Learned addresses survive a change of the rules.
     world.write_config(
         "dns = \"networks\"\n[[rule]]\nport = 1\nnetwork = \"net1\"\n[[rule]]\ndomain = \"example.net\"\nnetwork = \"net2\"\n",
     );
@@ -185,7 +185,7 @@ fn a_resolver_that_is_silent_is_passed_over_and_streams_work_too() {
             "table inet dead {\n chain in {\n type filter hook input priority -400; udp dport 53 drop\n }\n}",
         );
     }
-    // Whoever is asked first: there is an answer.
+    // There is an answer, whichever resolver is asked first.
     assert_eq!(look_up(&world, "www.example.org", 0).0, 0);
     let mut stream = world
         .client
@@ -224,7 +224,7 @@ fn a_resolver_that_is_silent_is_passed_over_and_streams_work_too() {
 #[test]
 fn a_private_address_is_reached_where_it_was_named() {
     let Some(world) = world("") else { return };
-    // A host that only the second network has, beyond its subnet.
+    // A host beyond the subnet of the second network, which only that network can reach.
     crate::world::ip(&world.gateways[1], "addr add 10.77.0.5/32 dev lo");
     serve_names_again(&world);
     let _daemon = world.up();
@@ -245,7 +245,7 @@ fn a_private_address_is_reached_where_it_was_named() {
     );
 }
 
-/// Another resolver in the second network, for the host that only it has.
+/// Starts another resolver in the second network, for the host that only that network can reach.
 fn serve_names_again(world: &World) {
     let resolver = "192.168.0.9";
     crate::world::ip(&world.gateways[1], &format!("addr add {resolver}/24 dev in"));

@@ -1,4 +1,4 @@
-//! Direct mode whose table of flows is a real Open vSwitch, in user space.
+//! Direct mode with a real Open vSwitch in user space as its flow table.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::UdpSocket;
@@ -12,7 +12,7 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const CONFIG: &str =
     "[direct]\ndataplane = \"openvswitch\"\nforward = true\nportal_check = \"off\"\nkeep_flows = \"500ms\"\n";
 
-/// The switch that the system would run, for the client's namespace alone.
+/// Starts the switch of the system for the client's namespace only.
 fn start_switch(world: &World) -> Option<[Daemon; 2]> {
     let has = |program| Command::new(program).arg("--version").output().is_ok();
     if !Path::new(SCHEMA).exists() || !["ovs-vswitchd", "ethtool"].into_iter().all(has) {
@@ -53,7 +53,7 @@ fn start_switch(world: &World) -> Option<[Daemon; 2]> {
     assert!(begun.expect("it runs").success());
     let switch = start(run("ovs-vswitchd", &[&format!("unix:{socket}"), &pid_file]));
     for gateway in &world.gateways {
-        // A cable carries what its end has sent, and not what offloading makes of it.
+        // Offloading is disabled, so that a cable carries packets as sent.
         let mut command = gateway.command("ethtool");
         command.args(["-K", "in", "tx", "off", "tso", "off", "gso", "off"]);
         assert!(command.output().expect("ethtool runs").status.success());
@@ -77,7 +77,7 @@ fn a_switch_carries_flows_out_and_back_and_nothing_stays() {
     let before = world.system();
     let _daemon = world.up();
     world.wait_until("gateways are known", is_reached);
-    // By lot: the same network all the time is less likely than one in sixty thousand.
+    // The choice is random: the same network every time has a probability below 1 in 60,000.
     for (from, server) in [
         (&world.client, SERVER),
         (&world.client, SERVER6),
@@ -182,12 +182,12 @@ fn a_switch_avoids_networks_that_go_and_lets_go_of_their_flows() {
     let error = stream.read(&mut [0; 16]).expect_err("the connection is gone");
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
 
-    // After a crash the switch goes on, until somebody clears up.
+    // After a crash the switch continues until its state is removed.
     daemon.0.kill().expect("killed");
     daemon.0.wait().expect("gone");
     assert_eq!(world.ways(2), [1; 2]);
     assert_ne!(world.system(), before);
-    assert!(world.down().contains("undid what it had left behind"));
+    assert!(world.down().contains("undid the changes that it had left"));
     nft(&world.gateways[1], "delete table inet dead");
     assert_eq!(world.system(), before);
 }
@@ -213,7 +213,7 @@ fn a_switch_that_does_not_run_is_said_in_one_line() {
     let output = world.run(&["up", "--direct", "--dir", dir]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(64), "{said}");
-    assert!(said.contains("sees neither programs nor names"), "{said}");
+    assert!(said.contains("cannot distinguish programs, names"), "{said}");
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_bridge_that_somebody_else_has_made_is_left_alone() {
         "{said}"
     );
     assert!(is_theirs());
-    // As when it was made after a crash, in the place of Hawser's.
+    // The journal names the bridge, as if it had replaced that of Hawser after a crash.
     std::fs::write(
         world.run_dir().join("undo.json"),
         "{\"kind\":\"bridge\",\"name\":\"hawser0\"}\n",

@@ -1,4 +1,4 @@
-//! A captive portal before one of two networks, as its user sees it.
+//! A captive portal on one of two networks, as seen by its user.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use crate::world::{PORT, SERVER, World, nft, way_of};
 const PAGE: u16 = 8080;
 const LOGIN: u16 = 8081;
 
-/// Says the same to everybody who asks.
+/// Starts a server that gives every client the same answer.
 fn serve(namespace: &Namespace, port: u16, answer: &'static str) {
     let listener = namespace
         .run(|| TcpListener::bind(("::", port)))
@@ -23,8 +23,8 @@ fn serve(namespace: &Namespace, port: u16, answer: &'static str) {
     });
 }
 
-/// Whoever comes from `net2` and is not logged in sees the portal, whatever they ask for by HTTP,
-/// and gets nothing else.
+/// Makes `net2` captive: without a login every HTTP request is answered by the portal, and all
+/// other traffic is dropped.
 fn capture(world: &World) {
     nft(
         &world.gateways[1],
@@ -51,7 +51,7 @@ fn world() -> Option<World> {
     Some(world)
 }
 
-/// Packets that the captive gateway was given to pass on.
+/// Returns the counter of packets that the captive gateway was asked to forward.
 fn leaked(world: &World) -> String {
     let listed = world.gateways[1]
         .command("nft")
@@ -85,7 +85,7 @@ fn a_network_behind_a_portal_takes_nothing_until_somebody_logs_in() {
         notice.contains("net2: log in at http://192.168.0.1/login (sudo hawser login net2)"),
         "{notice}"
     );
-    // Whoever wants to log in can get there.
+    // The login can reach the portal.
     let script = format!("exec 3<>/dev/tcp/{SERVER}/{PORT}; head -n 1 <&3");
     let output = world.run_program(&["--network", "net2"], &["bash", "-c", &script]);
     let seen = String::from_utf8_lossy(&output.stdout).into_owned();

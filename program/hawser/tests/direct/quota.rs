@@ -1,11 +1,11 @@
-//! A network whose quota is used up, as its user sees it.
+//! A network with an exhausted quota, as seen by its user.
 
 use std::io::{ErrorKind, Read, Write};
 
 use crate::choice;
 use crate::world::{SERVER, World, connect, ip, read_peer, way_of};
 
-/// `net2` is preferred, and may carry this much.
+/// Returns a configuration in which `net2` is preferred and has this quota.
 fn config(quota: &str, action: &str) -> String {
     format!(
         "[networks.net2]\nquota = \"{quota}\"\nquota_action = \"{action}\"\n[[rule]]\nprotocol = \"tcp\"\nnetwork = [\"net2\", \"net1\"]\n"
@@ -38,7 +38,7 @@ fn a_quota_is_a_hard_stop_that_a_crash_does_not_undo() {
     assert_eq!(way_of(&read_peer(&mut stream).expect("an answer")), 2);
     carry(&mut stream, 122_000);
     world.wait_until("a fifth is left", |world| {
-        world.ask(&["status"])["notice"] == "net2: four fifths of its quota are used"
+        world.ask(&["status"])["notice"] == "net2: 80 % of its quota are used"
     });
     assert_eq!(world.state("net2"), "active");
     carry(&mut stream, 40_000);

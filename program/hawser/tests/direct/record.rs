@@ -1,4 +1,5 @@
-//! `hawser record` beside direct mode: what it sees, and that the recording replays.
+//! `hawser record` concurrent with direct mode: the recorded values, and the replay of the
+//! recording.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +17,7 @@ use crate::world::{SERVER, World};
 const PORT: u16 = 8002;
 const RATES_MBPS: [f64; 2] = [12.0, 4.0];
 
-/// What a connection gets, without an end.
+/// Starts a server that sends endlessly to each connection.
 fn send_without_end(world: &World) {
     let listener = world.server.run(|| TcpListener::bind(("0.0.0.0", PORT)));
     let listener = listener.expect("a server");
@@ -27,7 +28,7 @@ fn send_without_end(world: &World) {
     });
 }
 
-/// Reads over a network until told to end.
+/// Reads over a network until `ends` is set.
 fn download(world: &World, network: &str, ends: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     let mark = choice(world, network);
     let stream = world.client.run(|| {
@@ -91,10 +92,11 @@ fn a_recording_of_two_downloads_replays() {
     replays(file);
 }
 
-/// As it was, through a hub, and with Hawser alone and four streams: no less than the downloads,
-/// which a busy machine may have held up, and no more than the links carry.
+/// Checks replays of the recording unchanged, through a hub, and with four streams over Hawser
+/// alone: they transfer at least as much as the downloads, which a busy machine may have delayed,
+/// and at most the links' capacity.
 fn replays(recording: &str) {
-    let lab = hawser_testing::require_beside(env!("CARGO_BIN_EXE_hawser"), "hawser-lab");
+    let lab = hawser_testing::require_sibling(env!("CARGO_BIN_EXE_hawser"), "hawser-lab");
     let mut replay = Command::new(lab);
     replay.args(["replay", recording, "--json", "--policy", "direct"]);
     replay

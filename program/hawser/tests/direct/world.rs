@@ -1,13 +1,13 @@
-//! A machine with two networks of the same subnet and the same gateway address, a LAN behind it,
-//! and a server beyond both gateways.
+//! Machine with two networks of the same subnet and the same gateway address, a LAN behind it, and
+//! a server beyond both gateways.
 //!
 //! ```text
 //!   lan ---- client ==(net1)== gateway 1 \
 //!                   ==(net2)== gateway 2 --- server  203.0.113.2, 2001:db8::2
 //! ```
 //!
-//! Each gateway translates to an address of its own, so the server sees which way a flow came:
-//! `10.9.N.1`, `fd09:N::1`. Each also is the host 192.168.0.5.
+//! Each gateway translates to its own address, so the server sees the network of a flow:
+//! `10.9.N.1`, `fd09:N::1`. Each gateway is also the host 192.168.0.5.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -34,7 +34,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `None` where namespaces are not permitted.
+    /// Creates the namespaces; `None` if they are not permitted.
     pub(crate) fn new() -> Option<Self> {
         let namespace = Namespace::new;
         let world = match namespace() {
@@ -147,13 +147,13 @@ impl World {
         command
     }
 
-    /// Where a switch of this world is, if there is one.
+    /// Returns the directory of this world's switch.
     pub(crate) fn switch_dir(&self) -> PathBuf {
         self.dir.path().join("switch")
     }
 
-    /// A running daemon; it is killed with this test. Waits until both networks are watched and
-    /// answer.
+    /// Starts a daemon, which is killed at the end of the test, and waits until both networks are
+    /// monitored and answer.
     pub(crate) fn up(&self) -> Daemon {
         let daemon = self.start();
         self.wait_until("both networks are active", |world| {
@@ -162,15 +162,15 @@ impl World {
         daemon
     }
 
-    /// The same without waiting.
+    /// Starts a daemon without waiting.
     pub(crate) fn start(&self) -> Daemon {
         self.start_after(":")
     }
 
-    /// The same after commands in a mount namespace of its own.
+    /// Starts a daemon in a separate mount namespace after `commands`.
     pub(crate) fn start_after(&self, commands: &str) -> Daemon {
         let log = std::fs::File::create(self.dir.path().join("log")).expect("a log");
-        // A namespace has a /sys of its own, without control groups.
+        // The namespace's own /sys has no control groups.
         let mut command = self.client.command("sh");
         command.args([
             "-c",
@@ -179,7 +179,7 @@ impl World {
         ]);
         command.args(["up", "--direct", "--foreground", "--log", "debug"]);
         command.env("OVS_RUNDIR", self.switch_dir());
-        // The machine's own services know nothing of this world.
+        // The machine's own services must not be used.
         command.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent");
         command
             .arg("--run-dir")
@@ -210,7 +210,7 @@ impl World {
         self.hawser(arguments).output().expect("the program runs")
     }
 
-    /// `hawser run` with these options.
+    /// Runs `hawser run` with these options.
     pub(crate) fn run_program(&self, options: &[&str], program: &[&str]) -> Output {
         let mut command = self.hawser(&["run"]);
         command.args(options).arg("--").args(program);
@@ -251,7 +251,7 @@ impl World {
         start.elapsed()
     }
 
-    /// Everything that Hawser may change in the client: what must be as before at the end.
+    /// Returns all state that Hawser may change in the client and must restore at the end.
     pub(crate) fn system(&self) -> String {
         let script = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list ruleset; \
              grep -H . /proc/sys/net/ipv4/conf/*/rp_filter /proc/sys/net/ipv4/conf/*/arp_* /proc/sys/net/ipv4/ip_forward \
@@ -263,7 +263,7 @@ impl World {
             .output()
             .expect("sh runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        // The kernel's own addresses and routes of links come and go in their own time and order.
+        // The time and order of the kernel's own addresses and routes of links vary.
         let mut lines: Vec<_> = text
             .lines()
             .filter(|line| !line.contains("fe80:") && !line.contains("ff00::"))
@@ -272,7 +272,7 @@ impl World {
         lines.join("\n")
     }
 
-    /// The way a connection from `from` to the server takes: 1 or 2.
+    /// Returns the network that a connection from `from` to the server uses: 1 or 2.
     pub(crate) fn way(&self, from: &Namespace, server: &str, mark: Option<u32>) -> std::io::Result<usize> {
         let mut stream = connect(from, server, mark)?;
         let seen = read_peer(&mut stream)?;
@@ -286,7 +286,7 @@ impl World {
     }
 }
 
-/// What a network manager does when a device gets its carrier.
+/// Returns the commands of a network manager when a device gets its carrier.
 pub(crate) fn plugging(n: usize) -> String {
     format!(
         "link set net{n} up\naddr replace 192.168.0.2/24 dev net{n}\naddr replace fd77::2/64 dev net{n} nodad\n\
@@ -302,7 +302,7 @@ pub(crate) fn way_of(seen: &str) -> usize {
         .unwrap_or_else(|| panic!("seen from {seen}"))
 }
 
-/// The address from which the server sees us.
+/// Reads the address under which the server sees the connection.
 pub(crate) fn read_peer(stream: &mut TcpStream) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     let mut byte = [0];
@@ -325,7 +325,8 @@ pub(crate) fn connect(from: &Namespace, server: &str, mark: Option<u32>) -> std:
     })
 }
 
-/// TCP connections are told who they are, then echoed; datagrams are answered with who sent them.
+/// Starts servers: a TCP connection receives its own peer address and then an echo; a datagram is
+/// answered with its source.
 fn serve(namespace: &Namespace, address: &str) {
     let (listener, datagrams) = namespace
         .run(|| {
@@ -369,7 +370,7 @@ pub(crate) fn ip(namespace: &Namespace, commands: &str) {
     );
 }
 
-/// The same where some of it may be refused: a device that is not there just now.
+/// Runs commands of `ip` that may fail, for example because a device is absent.
 pub(crate) fn try_ip(namespace: &Namespace, commands: &str) -> Output {
     let mut command = namespace.command("ip");
     feed(command.args(["-force", "-batch", "-"]), commands)

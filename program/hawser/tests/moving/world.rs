@@ -1,5 +1,5 @@
-//! The lab's namespaces with Hawser on client and server, known to each other, and translators that
-//! let nothing through whose beginning they have not seen.
+//! Namespaces of the lab with Hawser on client and server, introduced to each other, and
+//! translators that drop packets of connections whose beginning they have not seen.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,9 +17,9 @@ use serde_json::Value;
 
 pub(crate) const SERVER: &str = "203.0.113.2";
 pub(crate) const PORT: u16 = 8000;
-/// Of both networks, without what waits in queues.
+/// Round-trip time of both networks without queues.
 pub(crate) const ROUND_TRIP: Duration = Duration::from_millis(20);
-/// What a packet behind a download waits for: the same and a full queue.
+/// Round-trip time of a packet behind a download: with a full queue.
 pub(crate) const LOADED: Duration = Duration::from_millis(40);
 
 const SCENARIO: &str = r#"
@@ -44,7 +44,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `None` where namespaces are not permitted.
+    /// Creates the namespaces; `None` if they are not permitted.
     pub(crate) fn new() -> Option<Self> {
         let scenario = Scenario::parse(SCENARIO, "test.toml".as_ref(), &[], &mut |_| {
             unreachable!("no traces")
@@ -56,7 +56,7 @@ impl World {
                 return None;
             }
         };
-        // A connection in the middle is none, and ports are anything but what they were.
+        // The translators reject connections from the middle and change ports.
         let strict = lab
             .net
             .run(|| std::fs::write("/proc/sys/net/netfilter/nf_conntrack_tcp_loose", "0"));
@@ -89,14 +89,14 @@ impl World {
         self.dir.path().join(format!("{place}-run"))
     }
 
-    /// Server and client get to know each other.
+    /// Introduces server and client to each other.
     pub(crate) fn introduce(&self, endpoint: &str) {
         let invitation = self.keep("server", &["peer", "invite", "laptop", "--endpoint", endpoint]);
         let invitation = invitation.trim();
         self.keep("client", &["peer", "join", invitation, "--name", "server"]);
     }
 
-    /// A command that only needs the place's files; what it says.
+    /// Runs a command that needs only the side's files. Returns its output.
     pub(crate) fn keep(&self, place: &str, arguments: &[&str]) -> String {
         let mut command = self.namespace(place).command(env!("CARGO_BIN_EXE_hawser"));
         let output = command
@@ -110,7 +110,7 @@ impl World {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// A command that talks to the place's daemon.
+    /// Runs a command that needs the side's daemon.
     pub(crate) fn run(&self, place: &str, arguments: &[&str]) -> Output {
         let mut command = self.namespace(place).command(env!("CARGO_BIN_EXE_hawser"));
         command.args(arguments).arg("--run-dir").arg(self.run_dir(place));
@@ -122,7 +122,7 @@ impl World {
         serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
     }
 
-    /// A daemon; it is killed with the thread that starts it.
+    /// Starts a daemon, which is killed at the end of the thread that starts it.
     pub(crate) fn start(&self, place: &str, arguments: &[&str]) -> Daemon {
         let log = std::fs::File::create(self.dir.path().join(format!("{place}.log"))).expect("a log");
         let mut command = self.namespace(place).command(env!("CARGO_BIN_EXE_hawser"));
@@ -135,12 +135,12 @@ impl World {
         Daemon(command.spawn().expect("the program starts"))
     }
 
-    /// Both daemons, once the client reaches the server over both networks.
+    /// Starts both daemons, and waits until the client reaches the server over both networks.
     pub(crate) fn up(&self) -> [Daemon; 2] {
         self.up_at("203.0.113.2:4443")
     }
 
-    /// The same where the server is known by another address.
+    /// Starts both daemons with another address of the server.
     pub(crate) fn up_at(&self, endpoint: &str) -> [Daemon; 2] {
         self.introduce(endpoint);
         let up = ["up", "--direct", "--foreground"];
@@ -149,7 +149,7 @@ impl World {
         daemons
     }
 
-    /// Waits until the client has so many connections to peers.
+    /// Waits until the client has this many connections to peers.
     pub(crate) fn wait_for_links(&self, count: usize) {
         self.wait_until("the peers are reached", || {
             let status = self.ask("client", &["status"]);
@@ -181,7 +181,7 @@ impl World {
         )
     }
 
-    /// The network on which the one flow is whose description contains the text.
+    /// Returns the network of the only flow whose description contains this text.
     pub(crate) fn network_of(&self, flow: &str) -> String {
         let explained = self.ask("client", &["explain", flow]);
         let flows = explained["flows"].as_array().cloned().unwrap_or_default();
@@ -189,12 +189,12 @@ impl World {
         flows[0]["network"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Moves the flow, which must succeed; how long that took.
+    /// Moves the flow, which must succeed. Returns the duration.
     pub(crate) fn move_to(&self, flow: &str, network: &str) -> Duration {
         self.move_through(flow, network, None)
     }
 
-    /// The same through a waypoint.
+    /// Moves the flow through a waypoint, which must succeed. Returns the duration.
     pub(crate) fn move_through(&self, flow: &str, network: &str, through: Option<&str>) -> Duration {
         let mut arguments = vec!["move", flow, "--to", network];
         arguments.extend(through.iter().flat_map(|through| ["--through", through]));
@@ -203,12 +203,12 @@ impl World {
         Duration::from_secs_f64(answer["flows"][0]["took_ms"].as_f64().expect("a time") / 1e3)
     }
 
-    /// A hub that the client has joined as a peer, and may use as a waypoint.
+    /// Starts a hub that the client has joined as a peer and may use as a waypoint.
     pub(crate) fn start_hub(&self) -> Daemon {
         self.start_hub_with("waypoint = [\"laptop\"]\n")
     }
 
-    /// The same, with this at the end of its configuration.
+    /// Starts such a hub with `more` at the end of its configuration.
     pub(crate) fn start_hub_with(&self, more: &str) -> Daemon {
         self.keep("hub", &["hub", "init", "--endpoint", "198.51.100.2:443"]);
         self.configure_hub(more);
@@ -217,7 +217,7 @@ impl World {
         self.start("hub", &["hub", "run"])
     }
 
-    /// Puts this at the end of the hub's configuration.
+    /// Writes the hub's configuration with `more` at its end.
     pub(crate) fn configure_hub(&self, more: &str) {
         let file = self.dir.path().join("hub/hub.toml");
         let text = std::fs::read_to_string(&file).expect("there is a hub");
@@ -254,7 +254,7 @@ impl World {
         assert!(child.wait().expect("it ends").success(), "{rules}");
     }
 
-    /// Everything that Hawser may change: what must be as before at the end.
+    /// Returns all state that Hawser may change and must restore at the end.
     pub(crate) fn system(&self, place: &str) -> String {
         let script = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list ruleset; ip -o link | cut -d' ' -f2";
         let mut command: Command = self.namespace(place).command("sh");
@@ -269,7 +269,7 @@ impl World {
     }
 }
 
-/// Bytes that a device has received.
+/// Returns the number of bytes that a device has received.
 pub(crate) fn received(namespace: &Namespace, device: &str) -> u64 {
     let path = format!("/sys/class/net/{device}/statistics/rx_bytes");
     let output = namespace.command("cat").arg(path).output().expect("cat runs");
@@ -279,7 +279,7 @@ pub(crate) fn received(namespace: &Namespace, device: &str) -> u64 {
         .expect("a number")
 }
 
-/// The bytes of a download from some place on: whoever gets a wrong one knows.
+/// Returns the byte of a download at a position, so that a receiver can detect wrong bytes.
 fn byte_at(position: u64) -> u8 {
     let mut z = (position >> 3).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -287,8 +287,8 @@ fn byte_at(position: u64) -> u8 {
     ((z ^ (z >> 31)) >> ((position & 7) * 8)) as u8
 }
 
-/// A download without end; whatever comes back is checked too. Datagrams are answered with who sent
-/// them and what they say.
+/// Starts servers: an endless download whose received bytes are checked too; datagrams are answered
+/// with their source and content.
 fn serve(namespace: &Namespace) {
     let (listener, datagrams) = namespace
         .run(|| Ok((TcpListener::bind(("::", PORT))?, UdpSocket::bind((SERVER, PORT))?)))
@@ -320,7 +320,7 @@ fn send(mut stream: TcpStream) {
     }
 }
 
-/// A wrong byte ends the connection, which the client sees.
+/// Checks received bytes; a wrong one ends the connection, which the client detects.
 fn check_upload(mut stream: TcpStream) {
     let mut position = 0;
     let mut buffer = [0; 4_096];
@@ -337,11 +337,11 @@ fn check_upload(mut stream: TcpStream) {
     }
 }
 
-/// A download that runs until it is dropped.
+/// Download that runs until it is dropped.
 pub(crate) struct Download {
     pub(crate) local: SocketAddr,
     received: Arc<AtomicU64>,
-    /// When something came after nothing had for [`NOTABLE`], and for how long.
+    /// Gaps of at least [`NOTABLE`]: end and length of each.
     gaps: Arc<Mutex<Vec<(Instant, Duration)>>>,
     trouble: Arc<Mutex<Option<String>>>,
     is_over: Arc<AtomicBool>,
@@ -378,17 +378,17 @@ impl Download {
         download
     }
 
-    /// Bytes so far.
+    /// Returns the number of received bytes.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// What is wrong with it, if anything.
+    /// Returns the error of the download, if any.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.lock().expect("no panic").clone()
     }
 
-    /// The longest time without data since then.
+    /// Returns the longest time without data since `since`.
     pub(crate) fn longest_gap(&self, since: Instant) -> Duration {
         let gaps = self.gaps.lock().expect("no panic");
         gaps.iter()
@@ -404,7 +404,8 @@ impl Download {
         world.wait_until("the download goes on", || self.received() > before + 1_000_000);
     }
 
-    /// Units: bit/s. For what a test prints: a busy machine makes it small.
+    /// Returns the rate over a time, for the output of tests only, because a busy machine reduces
+    /// it. Units: bit/s.
     pub(crate) fn rate_over(&self, time: Duration) -> f64 {
         let before = self.received();
         std::thread::sleep(time);
@@ -461,5 +462,5 @@ fn receive(
     Ok(())
 }
 
-/// Shorter gaps are of no interest.
+/// Minimum length of a recorded gap.
 pub(crate) const NOTABLE: Duration = Duration::from_millis(20);

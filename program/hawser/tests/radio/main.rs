@@ -1,5 +1,5 @@
-//! Wi-Fi on real stacks: access points of hostapd, cards of mac80211, wpa_supplicant and the
-//! daemons, in a kernel of their own and in virtual time.
+//! Wi-Fi with real stacks: access points of hostapd, cards of mac80211, wpa_supplicant and the
+//! daemons, in a separate kernel and in virtual time.
 
 mod office;
 mod world;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use world::{World, joined, run, said, station};
 
-/// Two access points on channel 6 that no one but their passwords opens.
+/// Returns a kernel with two access points on channel 6, each with its own password.
 fn protected() -> Kernel {
     Kernel::new()
         .access_point("name=home,channel=6,security=wpa2,rate=6mbit,delay=10ms")
@@ -30,7 +30,7 @@ password = "password of office"
 
 const CAFES: &str = "[[radio.network]]\nssid = \"cafe\"\n[[radio.network]]\nssid = \"library\"\n";
 
-/// What a path has brought, bytes.
+/// Returns the received bytes of each path.
 fn received(status: &Value) -> Vec<u64> {
     let paths = status["sessions"][0]["paths"].as_array().expect("paths");
     paths
@@ -47,7 +47,7 @@ fn two_protected_access_points_of_one_channel_carry_one_download() {
     }
     let mut world = World::with_hub();
     let begun = std::time::Instant::now();
-    // The cards of this kernel do not contend for the air.
+    // The cards of this kernel do not contend for the medium.
     world.up(&format!("[radio]\nshare_air = false\n{PASSWORDS}"));
     world.until("both are joined", 10, |status| joined(status).len() == 2);
     println!("joined after {:?}", begun.elapsed());
@@ -57,7 +57,8 @@ fn two_protected_access_points_of_one_channel_carry_one_download() {
     println!("two paths to the hub after {:?}", begun.elapsed());
     let rate = world.download(Duration::from_secs(10));
     println!("{:.2} Mbit/s over two of 6", rate / 1e6);
-    // One access point alone carries less than its 6; two, 8.9 to 9.2 on machines where this ran.
+    // One access point alone carries less than its 6 Mbit/s; two carried 8.9 to 9.2 Mbit/s on
+    // machines where this test ran.
     assert!(
         rate > 1.25 * 6e6,
         "{rate} bit/s is not more than one access point"
@@ -65,7 +66,7 @@ fn two_protected_access_points_of_one_channel_carry_one_download() {
     let status = world.status();
     let shares = received(&status);
     assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
-    // What status says in words.
+    // The text form of the status.
     let shown = said(&mut world.hawser(&["status"]));
     assert!(
         shown.contains("home (ch 6)") && shown.contains("office (ch 6)"),
@@ -115,7 +116,7 @@ fn neither_an_unknown_network_nor_an_open_twin_of_a_known_one_is_joined() {
         return;
     }
     let mut world = World::with_hub();
-    // The known home has a password; this one is open.
+    // The network `home` has a password; the cafe is open.
     world.up(&format!("{PASSWORDS}\n[[radio.network]]\nssid = \"cafe\"\n"));
     world.until("the cafe is joined", 10, |status| joined(status) == ["cafe"]);
     std::thread::sleep(Duration::from_secs(20));
@@ -178,7 +179,7 @@ fn an_access_point_that_appears_on_another_channel_is_found_in_passing() {
     let mut world = World::with_hub();
     world.up(&format!("[radio]\nscan = \"10%\"\n{CAFES}"));
     world.until("the one there is joined", 10, |status| joined(status) == ["cafe"]);
-    // All channels, most of which are only listened on, have been scanned by then.
+    // By then all channels have been scanned, most of them passively.
     std::thread::sleep(Duration::from_secs(30));
     let begun = std::time::Instant::now();
     said(&mut world::access_point(1, &["enable"]));
@@ -228,7 +229,8 @@ fn one_radio_serves_two_channels_in_slots() {
     world.down();
 }
 
-/// Two access points of different channels that no one but their passwords opens, and one card.
+/// Returns a kernel with two access points on different channels, each with its own password, and
+/// one card.
 fn protected_on_two_channels() -> Kernel {
     Kernel::new()
         .access_point("name=home,channel=1,security=wpa2,rate=6mbit,delay=10ms")
@@ -251,7 +253,7 @@ fn one_radio_joins_protected_networks_of_two_channels_in_slots() {
     println!("joined after {:?}", begun.elapsed());
     world.until("both carry the tunnel", 20, |status| world::active(status) == 2);
     println!("two paths to the hub after {:?}", begun.elapsed());
-    // What the tunnel began with is over: neither needs more than the other.
+    // The initial phase is over: neither network needs more airtime than the other.
     let are_even = |status: &Value| {
         ["home", "office"].iter().all(|name| {
             let station = station(status, name);
@@ -275,7 +277,7 @@ fn one_radio_joins_protected_networks_of_two_channels_in_slots() {
     let shares = received(&world.status());
     assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
     world.until("even slots after the download", 10, are_even);
-    // What is said in words, and that none of the simulated cards is taken for a card.
+    // The text form of the status; simulated cards are not listed as cards.
     let shown = said(&mut world.hawser(&["status"]));
     assert!(
         shown.contains("home (ch 1) 40 of 80 ms") && shown.contains("office (ch 6) 40 of 80 ms"),
@@ -315,7 +317,7 @@ fn a_wrong_password_is_said_in_one_line() {
     let mut world = World::with_hub();
     let wrong = PASSWORDS.replace("password of home", "no password of home");
     world.up(&format!("[radio]\nslots = true\n{wrong}"));
-    let refused = "Wi-Fi network home: its access point refuses the password (saved by client.toml)";
+    let refused = "Wi-Fi network home: the access point rejects the password (saved by client.toml)";
     world.until("home is refused", 45, |status| {
         status["notice"].to_string().contains(refused)
     });
@@ -384,7 +386,7 @@ fn nothing_is_left_after_a_crash_and_a_new_start() {
     world.down();
 }
 
-/// The user's own Wi-Fi has lost none of these pings, and is where it was: at home, on channel 6.
+/// Checks that the user's own Wi-Fi has lost none of these pings and is still at home on channel 6.
 #[allow(clippy::print_stdout, reason = "the test's own words")]
 fn stays_at_home(pings: Pings) {
     let (lost, of) = pings.end();
@@ -419,7 +421,7 @@ fn the_network_that_somebody_else_has_joined_stays_as_it_is() {
     let config = format!("{PASSWORDS}{CAFES}");
     for _ in 0..5 {
         world.up(&config);
-        // The cafe is on the channel that the card is on; the library is not.
+        // The cafe is on the card's channel; the library is not.
         world.until("home and the cafe carry the tunnel", 20, |status| {
             world::active(status) == 2 && joined(status).len() == 2
         });
@@ -439,7 +441,7 @@ fn the_network_that_somebody_else_has_joined_stays_as_it_is() {
     stays_at_home(pings);
 }
 
-/// `HAWSER_RADIO_ROUNDS` says how often.
+/// `HAWSER_RADIO_ROUNDS` is the number of rounds.
 #[test]
 #[ignore = "slow: make test-all"]
 fn beside_network_manager_its_wifi_stays_and_the_networks_that_it_has_saved_are_used() {
@@ -466,7 +468,7 @@ fn beside_network_manager_its_wifi_stays_and_the_networks_that_it_has_saved_are_
         world.until("home and office carry the tunnel", 20, |status| {
             world::active(status) == 2 && joined(status) == ["home", "office"]
         });
-        // Ours is left to us, and its own network is where it was.
+        // NetworkManager does not manage Hawser's station, and its own network is unchanged.
         let devices = said(&mut run(
             "nmcli",
             &["-t", "-f", "DEVICE,STATE,CONNECTION", "device"],
@@ -483,8 +485,8 @@ fn beside_network_manager_its_wifi_stays_and_the_networks_that_it_has_saved_are_
     assert!(saved().eq(before), "a profile has changed");
 }
 
-/// Access points go and come, throw their stations out and change their channels, at random.
-/// `HAWSER_RADIO_EVENTS` says how often.
+/// Access points randomly disappear and return, deauthenticate their stations and change their
+/// channels. `HAWSER_RADIO_EVENTS` is the number of events.
 #[test]
 #[ignore = "slow: make test-all"]
 fn a_connection_outlives_whatever_access_points_do() {
@@ -502,7 +504,7 @@ fn a_connection_outlives_whatever_access_points_do() {
     world.up(&format!("{CAFES}[[radio.network]]\nssid = \"museum\"\n"));
     world.until("one carries the tunnel", 20, |status| world::active(status) >= 1);
     let mut download = world::SlowDownload::start();
-    // Numerical Recipes' generator: the same events each time.
+    // The generator of Numerical Recipes gives the same events each time.
     let mut state = 7_u32;
     let mut random = |below: u32| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -517,7 +519,8 @@ fn a_connection_outlives_whatever_access_points_do() {
             3 => &["deauthenticate", "ff:ff:ff:ff:ff:ff"],
             _ => &["chan_switch", "5", frequency],
         };
-        // What cannot be done now (one that is off is told to move) is no event.
+        // Impossible events, for example a channel change of an access point that is off, are
+        // skipped.
         let _ = world::access_point(number, event).output();
         std::thread::sleep(Duration::from_millis(u64::from(1000 + random(4000))));
         assert_ne!(world.status()["state"], "down");

@@ -1,4 +1,4 @@
-//! All access points of one network, and stations on air that loses frames.
+//! Several access points of one network, and stations on a lossy medium.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::CAFES;
 use crate::world::{self, World, joined, run, said};
 
-/// Two access points of one network, one bridge behind both, and one card.
+/// Returns a kernel with two access points of one network on one bridge, and one card.
 fn office() -> Kernel {
     Kernel::new()
         .access_point("name=office,channel=6,security=wpa2,rate=20mbit,delay=10ms")
@@ -19,7 +19,7 @@ fn office() -> Kernel {
 
 const OFFICE: &str = "[radio]\naccess_points = \"all\"\nshare_air = false\n[[radio.network]]\nssid = \"office\"\npassword = \"password of office\"\n";
 
-/// The stations that have joined.
+/// Returns the associated stations.
 fn stations(status: &Value) -> Vec<&Value> {
     let all = status["radio"].as_array().expect("stations");
     all.iter().filter(|one| one["state"] == "joined").collect()
@@ -51,13 +51,13 @@ fn all_access_points_of_one_network_are_used_and_one_may_go() {
         .map(|one| one["bssid"].to_string())
         .collect();
     assert_eq!(points.len(), 2, "{status:#}");
-    // The network sees two stations, and gives each an address.
+    // The network sees two stations and assigns an address to each.
     assert_eq!(addresses(&["link"]).len(), 2);
     assert_eq!(addresses(&["-4", "address"]).len(), 2);
     assert!(world.download(Duration::from_secs(5)) > 1e6);
     let shares = crate::received(&world.status());
     assert!(shares.iter().all(|bytes| *bytes > 10_000), "{shares:?}");
-    // Each answers for its own address alone, so the bridge learns each where it is.
+    // Each station answers for its own address only, so the bridge learns its position.
     for station in stations(&status) {
         let interface = station["interface"].as_str().expect("a name");
         let pings = world::pings(interface, "10.60.0.1", Duration::from_millis(50), 40);
@@ -93,7 +93,7 @@ fn the_old_station_stays_until_the_new_one_has_delivered() {
     if !office().enter("office::the_old_station_stays_until_the_new_one_has_delivered") {
         return;
     }
-    // Simulated cards hear an access point 50 dB below what it sends with.
+    // Simulated cards receive an access point 50 dB below its transmission power.
     let power = [
         "netns", "exec", "ap0", "iw", "dev", "wlan0", "set", "txpower", "fixed", "0",
     ];
@@ -113,7 +113,7 @@ fn the_old_station_stays_until_the_new_one_has_delivered() {
     });
     std::thread::sleep(Duration::from_secs(2));
     let (lost, of) = pings.end();
-    // The last one may be on its way when they are ended.
+    // The last ping may be in flight at the end.
     assert!(lost <= 1 && of > 40, "{lost} of {of} pings lost");
     let log = world::log();
     let at = |words: [&str; 2]| {
@@ -126,8 +126,8 @@ fn the_old_station_stays_until_the_new_one_has_delivered() {
     world.down();
 }
 
-/// The station in user space, whose frames the kernel does not number: an access point would
-/// acknowledge and discard each that arrives by a later attempt.
+/// The station is in user space and the kernel does not number its frames, so an access point could
+/// acknowledge and discard frames that arrive by a retry.
 #[test]
 #[ignore = "slow: make test-all"]
 fn in_slots_on_lossy_air_what_is_acknowledged_arrives() {
@@ -150,13 +150,14 @@ fn in_slots_on_lossy_air_what_is_acknowledged_arrives() {
         std::thread::sleep(Duration::from_secs(7));
         let (lost, of) = pings.end();
         println!("{name}: {lost} of {of} pings lost");
-        // Three of ten attempts are lost, and seven are made.
+        // Three of ten attempts are lost, and a frame has seven attempts.
         assert!(of >= 100 && lost * 20 < of, "{name}: {lost} of {of} pings lost");
     }
     world.down();
 }
 
-/// A profile of NetworkManager for the 802.1X network of that name, with checks of its server.
+/// Writes a profile of NetworkManager for the 802.1X network of that name, with checks of its
+/// server.
 fn profile(ssid: &str, checks: &str) {
     let directory = "/etc/NetworkManager/system-connections";
     std::fs::create_dir_all(directory).expect("a directory");
@@ -166,7 +167,7 @@ fn profile(ssid: &str, checks: &str) {
     std::fs::write(format!("{directory}/{ssid}.nmconnection"), text).expect("written");
 }
 
-/// A server of another authority or of another name is given no password.
+/// A server of another authority or with another name receives no password.
 #[test]
 #[ignore = "slow: make test-all"]
 fn a_network_is_joined_only_by_the_server_that_its_profile_names() {
@@ -194,7 +195,7 @@ fn a_network_is_joined_only_by_the_server_that_its_profile_names() {
     world.until("the right one is joined", 30, |status| {
         joined(status) == ["right"]
     });
-    // The others have been tried by then, and are tried again.
+    // By then the other profiles have been tried, and are tried again.
     std::thread::sleep(Duration::from_secs(25));
     assert_eq!(joined(&world.status()), ["right"]);
     let log = |number: usize| std::fs::read_to_string(format!("/run/hostapd/ap{number}.log")).expect("a log");

@@ -1,4 +1,4 @@
-//! The daemons among access points (`scripts/radio-world`), and what is asked of them.
+//! Daemons among access points (`scripts/radio-world`), and requests to them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,24 +13,24 @@ const CLIENT_RUN: &str = "/run/client-run";
 const SERVED: &str = "/run/served";
 const SLOW: &str = "/run/slow";
 
-/// A hub in the namespace of that name, a server of files, and a client here.
+/// Hub in the namespace of that name, a file server, and a client in this namespace.
 pub(crate) struct World {
     hub: Child,
     server: Child,
     client: Option<Child>,
     invitation: Option<String>,
-    /// What there was before the client.
+    /// Interfaces that existed before the client.
     interfaces: Vec<String>,
 }
 
-/// A command.
+/// Creates a command.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments);
     command
 }
 
-/// What a command says; it must succeed.
+/// Returns the output of a command, which must succeed.
 pub(crate) fn said(command: &mut Command) -> String {
     let output = command.output().expect("it starts");
     let [said, errors] =
@@ -72,7 +72,7 @@ impl World {
         });
         fs::create_dir_all(SERVED).expect("a directory");
         fs::write(format!("{SERVED}/big"), vec![7; 100 << 20]).expect("a file");
-        // As `http.server` itself, but for the question what this machine is called.
+        // The script is `http.server` without the query for the machine's name.
         let script = "import http.server as h, socketserver as s; s.ThreadingTCPServer(('', 80), h.SimpleHTTPRequestHandler).serve_forever()";
         let server = run("ip", &["netns", "exec", "server", "python3", "-c", script])
             .current_dir(SERVED)
@@ -98,7 +98,8 @@ impl World {
     pub(crate) fn up(&mut self, config: &str) {
         fs::create_dir_all(CLIENT).expect("a directory");
         let file = format!("{CLIENT}/client.toml");
-        fs::write(&file, format!("log = \"info\"\n{config}")).expect("written");
+        let text = format!("log = \"info\"\n{config}");
+        fs::write(&file, text).expect("written");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
         let mut command = run(program(), &["up", "--foreground"]);
         command.args(self.invitation.take()).args(places());
@@ -115,7 +116,7 @@ impl World {
         self.client = Some(client);
     }
 
-    /// A command about this client.
+    /// Returns a `hawser` command for this client.
     pub(crate) fn hawser(&self, arguments: &[&str]) -> Command {
         let mut command = run(program(), arguments);
         if arguments.first() == Some(&"radio") {
@@ -131,7 +132,7 @@ impl World {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// Waits until the client is as it should be.
+    /// Waits until the client's status meets a condition.
     pub(crate) fn until(&self, what: &str, seconds: u64, mut holds: impl FnMut(&Value) -> bool) {
         wait_or(
             what,
@@ -141,7 +142,7 @@ impl World {
         );
     }
 
-    /// What a download over all networks brings in that time, bit/s.
+    /// Returns the rate of a download over all networks in this time. Units: bit/s.
     pub(crate) fn download(&self, time: Duration) -> f64 {
         let limit = time.as_secs().to_string();
         let arguments = [
@@ -158,13 +159,13 @@ impl World {
         let output = run("curl", &arguments).output().expect("curl");
         let [text, errors] =
             [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        // All of it has come, or it was cut off by the limit of time.
+        // The download is complete, or the time limit ended it.
         let is_good = matches!(output.status.code(), Some(0 | 28));
         assert!(is_good, "curl: {}\n{text}\n{errors}{}", output.status, log());
         8.0 * text.parse::<f64>().expect("a number")
     }
 
-    /// Ends the client, which leaves nothing behind.
+    /// Ends the client, and checks that no state remains.
     pub(crate) fn down(&mut self) {
         said(&mut self.hawser(&["down"]));
         let ended = self.client.take().expect("it runs").wait().expect("a status");
@@ -197,12 +198,12 @@ fn places() -> [&'static str; 4] {
     ["--dir", CLIENT, "--run-dir", CLIENT_RUN]
 }
 
-/// What the client has logged.
+/// Returns the client's log.
 pub(crate) fn log() -> String {
     fs::read_to_string("/run/client.log").unwrap_or_default()
 }
 
-/// The names of the Wi-Fi networks that are joined, by whomever.
+/// Returns the names of the associated Wi-Fi networks, including those of other programs.
 pub(crate) fn joined(status: &Value) -> Vec<String> {
     let all = status["radio"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut names: Vec<_> = all
@@ -214,7 +215,7 @@ pub(crate) fn joined(status: &Value) -> Vec<String> {
     names
 }
 
-/// What is said of a Wi-Fi network.
+/// Returns the status of a Wi-Fi network.
 pub(crate) fn station(status: &Value, ssid: &str) -> Value {
     let all = status["radio"].as_array().expect("stations");
     all.iter()
@@ -223,7 +224,7 @@ pub(crate) fn station(status: &Value, ssid: &str) -> Value {
         .clone()
 }
 
-/// How many networks carry the tunnel.
+/// Returns the number of networks that carry the tunnel.
 pub(crate) fn active(status: &Value) -> usize {
     let all = status["networks"]
         .as_array()
@@ -232,7 +233,7 @@ pub(crate) fn active(status: &Value) -> usize {
     all.iter().filter(|network| network["state"] == "active").count()
 }
 
-/// The interfaces of this machine.
+/// Returns the interfaces of this machine.
 pub(crate) fn interfaces() -> Vec<String> {
     let all = fs::read_dir("/sys/class/net").expect("a list").flatten();
     let mut names: Vec<_> = all.filter_map(|one| one.file_name().into_string().ok()).collect();
@@ -240,13 +241,13 @@ pub(crate) fn interfaces() -> Vec<String> {
     names
 }
 
-/// The Wi-Fi cards of this machine, simulated ones too.
+/// Returns the Wi-Fi cards of this machine, including simulated ones.
 pub(crate) fn radios() -> Vec<String> {
     let all = fs::read_dir("/sys/class/ieee80211").expect("a list").flatten();
     all.filter_map(|one| one.file_name().into_string().ok()).collect()
 }
 
-/// How many wpa_supplicants run that Hawser has started.
+/// Returns the number of running wpa_supplicants that Hawser started.
 pub(crate) fn supplicants() -> usize {
     let all = fs::read_dir("/proc").expect("a list").flatten();
     all.filter(|one| {
@@ -256,7 +257,7 @@ pub(crate) fn supplicants() -> usize {
     .count()
 }
 
-/// An access point goes without a word, as when its plug is pulled.
+/// Stops an access point without notice, like a loss of power.
 pub(crate) fn access_point_vanishes(number: usize) {
     let all = fs::read_dir("/proc").expect("a list").flatten();
     let config = format!("/run/hostapd/ap{number}.conf");
@@ -267,20 +268,20 @@ pub(crate) fn access_point_vanishes(number: usize) {
             line.contains("hostapd") && line.contains(&config)
         });
     let process = process.expect("it runs").to_string();
-    // Its interface first, so that nobody is told.
+    // The interface is removed first, so that no station is notified.
     let (namespace, card) = (format!("ap{number}"), format!("wlan{number}"));
     said(&mut run("ip", &["-n", &namespace, "link", "set", &card, "down"]));
     said(&mut run("kill", &["-9", &process]));
 }
 
-/// What is said to an access point.
+/// Returns a command to an access point.
 pub(crate) fn access_point(number: usize, words: &[&str]) -> Command {
     let mut command = run("hostapd_cli", &["-p", &format!("/run/hostapd/ap{number}")]);
     command.args(words);
     command
 }
 
-/// One connection that lasts.
+/// Long-lived connection.
 pub(crate) struct SlowDownload(Child);
 
 impl SlowDownload {
@@ -296,7 +297,7 @@ impl SlowDownload {
         Self(run("curl", &arguments).spawn().expect("curl"))
     }
 
-    /// What it has brought so far; it must still be there.
+    /// Returns the received bytes; the connection must still exist.
     pub(crate) fn bytes(&mut self) -> u64 {
         let ended = self.0.try_wait().expect("a child");
         assert!(ended.is_none(), "the connection is gone: {ended:?}");
@@ -311,7 +312,8 @@ impl Drop for SlowDownload {
     }
 }
 
-/// Another program joins a network with an interface of the machine, and sees to its address.
+/// Lets another program associate with a network on an interface of the machine, and configure its
+/// address.
 pub(crate) fn somebody_joins(interface: &str, ssid: &str, password: &str) {
     let config = format!("network={{\nssid=\"{ssid}\"\npsk=\"{password}\"\n}}\n");
     fs::write("/run/other.conf", config).expect("written");
@@ -332,8 +334,8 @@ pub(crate) fn somebody_joins(interface: &str, ssid: &str, password: &str) {
     ));
 }
 
-/// NetworkManager runs, has joined the first of these networks and knows all of them. Returns the
-/// files of its profiles.
+/// Starts NetworkManager, which has joined the first of these networks and knows all of them.
+/// Returns the files of its profiles.
 pub(crate) fn network_manager(networks: &[&str]) -> Vec<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/uml.d/network-manager");
     said(&mut run(script, networks));
@@ -341,7 +343,7 @@ pub(crate) fn network_manager(networks: &[&str]) -> Vec<String> {
     networks.iter().map(file).collect()
 }
 
-/// Pings over an interface that run beside.
+/// Starts concurrent pings over an interface.
 pub(crate) fn pings(interface: &str, to: &str, every: Duration, most: u32) -> Pings {
     let (every, most) = (every.as_secs_f64().to_string(), most.to_string());
     Pings::start(run("ping", &["-I", interface, "-i", &every, "-c", &most, to]))

@@ -1,8 +1,8 @@
-//! The links are radios: hostapd and mac80211 in a kernel of their own, in virtual time, on an air
-//! of ours.
+//! Repeater with radio links: hostapd and mac80211 in a separate kernel, in virtual time, on a
+//! simulated medium.
 //!
-//! Box `a` has an access point for each link, box `b` the two stations; on the card of the first it
-//! has the access point of its own client, `hb`, too. All use 12 Mbit/s of 802.11a.
+//! Device `a` has an access point for each link, device `b` the two stations; the card of the first
+//! station also has the access point of the client `hb`. All use 802.11a at 12 Mbit/s.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::world::{LINKS, World, good, run};
 
-/// The air, on which others send all the time on some channels.
+/// Simulated medium, with permanent traffic of other stations on some channels.
 struct Air {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -29,7 +29,7 @@ impl Air {
         let rate = Standard::A.rates()[2];
         assert_eq!(rate.as_bps(), 12_000_000);
         let station = StationConfig::fixed(Standard::A, 0, rate);
-        // Three of them leave a quarter.
+        // Three other stations leave a quarter of the airtime.
         let strangers = busy.iter().flat_map(|frequency| {
             let stranger = Stranger {
                 station: station.clone(),
@@ -63,7 +63,7 @@ impl Air {
         }
     }
 
-    /// The same air, with others on these channels, MHz.
+    /// Moves the traffic of other stations to these channels. Units: MHz.
     fn becomes_busy(&mut self, busy: &[u32]) {
         self.end();
         *self = Self::new(busy);
@@ -110,7 +110,7 @@ fn join(world: &World, side: &str, (interface, ssid): (&str, &str)) {
     good(awake);
 }
 
-/// The boxes with their radios, on channels 36 and 44, and the client.
+/// Creates the devices with their radios on channels 36 and 44, and the client.
 fn on_air() -> World {
     run("iw", &["reg", "set", "US"]);
     let world = World::boxes("air", Duration::from_secs(1));
@@ -157,7 +157,7 @@ fn radio(world: &World, side: &str, link: usize) -> Value {
     world.status(side)["links"][link]["radio"].clone()
 }
 
-/// 1 Mbit/s to the client, of which nothing is looked at.
+/// Starts a load of 1 Mbit/s to the client, whose delivery is not checked.
 fn load(world: &World, is_over: &Arc<AtomicBool>) -> JoinHandle<()> {
     let socket = world.open("ha").run(|| UdpSocket::bind("203.0.113.2:0")).unwrap();
     let is_over = Arc::clone(is_over);
@@ -169,7 +169,7 @@ fn load(world: &World, is_over: &Arc<AtomicBool>) -> JoinHandle<()> {
     })
 }
 
-/// From the host behind the access point's box to the client, each 20 ms.
+/// Starts pings from the host behind the access point to the client, every 20 ms.
 fn pings(world: &World) -> Pings {
     let mut ping = world.inside("ha", "ping");
     ping.args(["-i", "0.02", "203.0.113.1"]);
@@ -201,7 +201,7 @@ fn a_link_leaves_a_channel_that_has_become_busy() {
             && own["moving"]["carries_bps"].as_u64() > Some(5_000_000)
     });
 
-    // The own channel is busy, and so is the first that is tried.
+    // The own channel and the first candidate are busy.
     air.becomes_busy(&[5_220, 5_200]);
     std::thread::sleep(Duration::from_secs(1));
     let meanwhile = pings(&world);
@@ -227,7 +227,8 @@ fn a_link_leaves_a_channel_that_has_become_busy() {
     );
     let searches = || radio(&world, "a", 1)["moving"]["searches"].as_u64();
     let before = searches();
-    // Somebody who asks need not wait for the channel to become poor, nor for a search's rest.
+    // A search on request neither waits until the channel is poor nor for the pause between
+    // searches.
     let asked = pings(&world);
     let said = world.said("a", &["repeat", "migrate", "eth2"]);
     let (lost, sent) = asked.end();
@@ -274,7 +275,7 @@ fn clients_move_along_where_somebody_else_moves_the_shared_link() {
                 radio(world, side, 0)["channel"] == number
             });
         }
-        // A station that the kernel had dropped would be back no sooner than after a scan.
+        // A station that the kernel had dropped would return only after a scan.
         std::thread::sleep(Duration::from_millis(500));
         for (side, interface) in [("b", "clients"), ("hb", "eth0")] {
             let mut info = world.inside(side, "iw");

@@ -1,6 +1,7 @@
-//! Two real boxes that join their bridges over two links: what hosts behind them see.
+//! Two devices with real daemons that join their bridges over two links, as seen by hosts behind
+//! them.
 //!
-//! Needs root; without it the tests say so and pass.
+//! The tests need root; without it they are skipped with a message.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod air;
@@ -28,7 +29,7 @@ fn two_boxes_that_trust_each_other_become_one_network() {
     let codes = ["a", "b"].map(|side| world.said(side, &["repeat", "code"]));
     let code = |side: &str| codes[usize::from(side == "b")].clone();
     let (mut ap, mut joining) = (world.start("a"), world.start("b"));
-    // Strangers at first: each shows the other's code.
+    // The devices do not trust each other yet: each shows the other's code.
     world.wait("heard", |world| {
         let strangers = |side: &str| world.status(side)["strangers"].clone();
         strangers("a") == serde_json::json!([code("b")]) && strangers("b") == serde_json::json!([code("a")])
@@ -64,13 +65,13 @@ fn two_boxes_that_trust_each_other_become_one_network() {
         world.ping("ha", &["203.0.113.1"]).status.success()
     });
 
-    // Nothing stays behind, neither after an end nor after a crash.
+    // No state remains, neither after an orderly end nor after a crash.
     joining.signal("-TERM");
     assert_eq!(world.system("b"), before.1);
     ap.signal("-KILL");
     assert_eq!(world.system("a"), before.0);
 
-    // The codes are remembered; taken back, the session ends at once.
+    // The codes are stored; when one is revoked, the session ends immediately.
     let (_ap, _joining) = (world.start("a"), world.start("b"));
     world.wait("through again", |world| {
         world.ping("ha", &["203.0.113.1"]).status.success()
@@ -82,7 +83,7 @@ fn two_boxes_that_trust_each_other_become_one_network() {
     assert!(!world.ping("ha", &["203.0.113.1"]).status.success());
 }
 
-/// Tagged frames, as they are.
+/// Tagged frames pass unchanged.
 fn frames_of_a_vlan_pass(world: &World) {
     if !hawser_testing::require_program(&["python3"]) {
         return;
@@ -142,9 +143,9 @@ fn multicast_passes_once(world: &World) {
     assert_eq!(seen, (0..50).collect::<Vec<_>>());
 }
 
-/// Frames that fit no link are sent in pieces, whether or not routers may cut them.
+/// Frames larger than the links' MTU are fragmented, whether or not routers may fragment them.
 fn large_packets_pass(world: &World) {
-    // 1,472 bytes and two headers are a whole Ethernet frame.
+    // A payload of 1,472 bytes with two headers fills an Ethernet frame.
     for cutting in ["dont", "do"] {
         let ping = world.ping("ha", &["-M", cutting, "-s", "1472", "203.0.113.1"]);
         assert!(ping.status.success(), "{ping:?}");
@@ -153,7 +154,7 @@ fn large_packets_pass(world: &World) {
     assert!((0..5).any(by_ipv6), "no large packet came through");
 }
 
-/// A host behind one box gets its address from a server behind the other.
+/// A host behind one device gets its address from a server behind the other.
 fn addresses_are_leased(world: &World) {
     let require = hawser_testing::require_program;
     if !hawser_testing::require_dnsmasq() || !require(&["udhcpc"]) {
@@ -195,15 +196,15 @@ fn a_download_takes_both_links_and_lives_through_the_death_of_one() {
     let carried = world.carried();
     let [fast, slow] = [0, 1].map(|link| (carried[link] - carried_before[link]) as f64);
     println!("{:.1} Mbit/s of links with 20 and 10", sent as f64 * 8.0 / 8e6);
-    // A link of half the rate has a third of the bytes while both are kept busy.
+    // A link of half the rate transfers a third of the bytes while both links are busy.
     assert!(fast > slow && slow > 0.2 * (fast + slow), "{fast} {slow}");
     let after = segments(&world);
     let all = after.sent - before.sent;
     let (again, unneeded) = (after.again - before.again, after.unneeded - before.unneeded);
     let said = format!("of {all} segments {again} were sent again, {unneeded} without need");
     println!("{said}");
-    // What order costs is what is sent again without need. A queue that a busy machine lets
-    // overflow costs what it drops: a packet of up to 45 segments at once.
+    // The cost of reordering is unneeded retransmissions. If a queue overflows on a busy machine,
+    // the cost is its drops: a packet of up to 45 segments at once.
     assert!(unneeded * 1000 <= all, "{said}");
     assert!(again * 100 <= all, "{said}");
     world.cut("eth1");
@@ -221,8 +222,8 @@ fn a_download_takes_both_links_and_lives_through_the_death_of_one() {
     println!("nothing came for {gap:?}");
 }
 
-/// The link on the clients' air opens while they leave some, is held when they do not, and carries
-/// what it can when it is the only one.
+/// The link on the clients' channel is used while the clients leave airtime, is limited when they
+/// do not, and is used fully when it is the only link.
 #[test]
 fn a_link_that_shares_its_air_is_held_to_what_the_clients_leave() {
     let Some(world) = World::new("e") else { return };
@@ -251,7 +252,7 @@ fn a_link_that_shares_its_air_is_held_to_what_the_clients_leave() {
         move || send_datagrams(&place, &is_over)
     });
     world.wait("opened", |world| clients(world, "carries_bps") > Some(5e6));
-    // The clients' hop is slower now than the other link alone, and the load does not listen.
+    // The clients' hop is now slower than the other link alone, and the load does not adapt.
     world.shape_one("b", "lan", 12);
     world.wait("held at the joining box", |world| {
         clients(world, "held_bps").is_some_and(|held| held < 3e6)
@@ -260,11 +261,11 @@ fn a_link_that_shares_its_air_is_held_to_what_the_clients_leave() {
         cap(world).is_some_and(|cap| cap < 3e6)
     });
     let said = world.said("b", &["status"]);
-    let is_said =
-        said.contains("eth2: shared with clients, held to ") || said.contains("they need all its air");
+    let is_said = said.contains("eth2: shares its channel with clients, limited to ")
+        || said.contains("the clients need all the airtime");
     assert!(is_said, "{said}");
     let said = world.said("a", &["status"]);
-    assert!(said.contains("eth2: held to "), "{said}");
+    assert!(said.contains("eth2: limited to "), "{said}");
     world.cut("eth1");
     world.wait("not held alone", |world| {
         world.active("b") == ["eth2"] && cap(world).is_none() && clients(world, "held_bps").is_none()
@@ -275,9 +276,9 @@ fn a_link_that_shares_its_air_is_held_to_what_the_clients_leave() {
     sending.join().unwrap();
 }
 
-/// From the moment at which the clients' hop becomes slower until the other box sends less: the
-/// paper's reaction within 200 ms, at 70 % of the changes. The queue of 20 ms that says so builds
-/// up meanwhile.
+/// Measures the time from the slowdown of the clients' hop until the other device sends less: the
+/// paper reacts within 200 ms at 70 % of the changes. The queue of 20 ms that triggers the reaction
+/// grows within this time.
 #[test]
 #[ignore = "measures a time, for which the machine has to be idle"]
 fn how_soon_the_other_box_sends_less() {
@@ -328,12 +329,12 @@ fn how_soon_the_other_box_sends_less() {
     );
 }
 
-/// Sends 29 Mbit/s to the other host, whatever becomes of them.
+/// Sends 29 Mbit/s of datagrams to the other host, without regard to losses.
 fn send_datagrams(from: &Namespace, is_over: &AtomicBool) {
     let socket = from.run(|| UdpSocket::bind("203.0.113.2:0")).unwrap();
     while !is_over.load(Ordering::Relaxed) {
         for _ in 0..6 {
-            // Nobody listens, and the host may say so.
+            // No program listens, and the host may report this.
             let _ = socket.send_to(&[0; 1_200], "203.0.113.1:9");
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -362,7 +363,7 @@ fn send_until(stream: &mut TcpStream, until: Instant) -> u64 {
     sent
 }
 
-/// Bytes of all, and the longest time without any.
+/// Reads until the end. Returns the number of bytes, and the longest time without any.
 fn drain(mut stream: TcpStream) -> (u64, Duration) {
     let (mut bytes, mut gap, mut before) = (0, Duration::ZERO, Instant::now());
     let mut buffer = vec![0; 64 << 10];
@@ -376,12 +377,13 @@ fn drain(mut stream: TcpStream) -> (u64, Duration) {
     }
 }
 
-/// Segments of the sender, as its kernel counts them.
+/// Counters of the sender's segments in its kernel.
 struct Segments {
     sent: u64,
-    /// Sent again.
+    /// Retransmitted segments.
     again: u64,
-    /// Sent again though the first had come, as the receiver says (RFC 2883).
+    /// Segments retransmitted although the first copy had arrived, as reported by the receiver (RFC
+    /// 2883).
     unneeded: u64,
 }
 
@@ -442,7 +444,7 @@ fn what_would_make_a_loop_or_cannot_work_is_refused() {
     assert!(refused("br0", "eth1,br0").contains("the bridge itself"));
     assert!(refused("br0", "eth1,eth9").contains("no interface eth9"));
     assert!(refused("br9", "eth1,eth2").contains("no bridge br9"));
-    assert!(refused("eth2", "eth1").contains("is no bridge"));
+    assert!(refused("eth2", "eth1").contains("is not a bridge"));
     assert!(refused("br0", "eth1,eth1").contains("twice"));
     let refused = |arguments: &[&str]| {
         let mut all = vec!["repeat", "join", "--bridge", "br0", "--links", "eth1,eth2"];
@@ -451,8 +453,8 @@ fn what_would_make_a_loop_or_cannot_work_is_refused() {
         assert!(!output.status.success(), "{arguments:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    assert!(refused(&["--clients", "eth1", "--shared", "eth2"]).contains("eth1 is no port of br0"));
-    assert!(refused(&["--clients", "lan", "--shared", "eth9"]).contains("none of the links"));
+    assert!(refused(&["--clients", "eth1", "--shared", "eth2"]).contains("eth1 is not a port of br0"));
+    assert!(refused(&["--clients", "lan", "--shared", "eth9"]).contains("not one of the links"));
     assert!(refused(&["--shared", "eth1"]).contains("--clients"));
     if !hawser_linux::wireless::cards::Wireless::is_there() {
         assert!(refused(&["--clients", "lan"]).contains("--shared LINK"));

@@ -1,4 +1,4 @@
-//! Two boxes with a bridge and a host each, joined by two links.
+//! Two devices with a bridge and a host each, connected by two links.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -12,7 +12,7 @@ use serde_json::Value;
 pub(crate) struct World {
     id: String,
     dir: tempfile::TempDir,
-    /// Between two looks. Where time is virtual, looks are what costs.
+    /// Poll interval. In virtual time, polls are the main cost.
     pause: Duration,
 }
 
@@ -34,8 +34,8 @@ impl World {
         Some(world)
     }
 
-    /// Boxes with bridges, and `ha` behind the one of `a`. What is waited for is looked at each
-    /// `pause`.
+    /// Creates the devices with bridges, and `ha` behind that of `a`. Conditions are polled at the
+    /// interval `pause`.
     pub(crate) fn boxes(name: &str, pause: Duration) -> Self {
         let world = Self {
             id: format!("hwr-{name}-{}", std::process::id()),
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// Bounds both directions of the links. Units: Mbit/s.
+    /// Limits the rate of both directions of the links. Units: Mbit/s.
     pub(crate) fn shape(&self, rates: [u32; 2]) {
         for side in ["a", "b"] {
             for (link, rate) in LINKS.iter().zip(rates) {
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// Bounds what a box sends by an interface, from now on. Units: Mbit/s.
+    /// Limits the rate at which a device sends on an interface. Units: Mbit/s.
     pub(crate) fn shape_one(&self, side: &str, interface: &str, rate: u32) {
         let mut tc = self.inside(side, "tc");
         tc.args(["qdisc", "replace", "dev", interface, "root", "tbf"]);
@@ -98,7 +98,7 @@ impl World {
         good(tc);
     }
 
-    /// A link loses everything from now on, and nobody hears of it.
+    /// Makes a link drop all packets without notice.
     pub(crate) fn cut(&self, link: &str) {
         for side in ["a", "b"] {
             let mut nft = self.inside(side, "nft");
@@ -153,13 +153,13 @@ impl World {
         self.dir.path().join(side)
     }
 
-    /// What a command prints.
+    /// Returns the output of a command.
     pub(crate) fn said(&self, side: &str, arguments: &[&str]) -> String {
         let output = good(self.hawser(side, arguments));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Each box trusts the other.
+    /// Makes each device trust the other.
     pub(crate) fn trust(&self) {
         for (side, other) in [("a", "b"), ("b", "a")] {
             let code = self.said(other, &["repeat", "code"]);
@@ -167,12 +167,12 @@ impl World {
         }
     }
 
-    /// Starts a box: `a` is the access point's.
+    /// Starts the daemon of a device; `a` is the access point.
     pub(crate) fn start(&self, side: &str) -> Daemon {
         self.start_with(side, &[])
     }
 
-    /// The same, with further arguments.
+    /// Starts the daemon of a device with additional arguments.
     pub(crate) fn start_with(&self, side: &str, arguments: &[&str]) -> Daemon {
         let role = if side == "a" { "ap" } else { "join" };
         let log = self.place(&format!("{side}.log"));
@@ -195,8 +195,7 @@ impl World {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
-    /// The links of a box whose path carries packets.
-    /// Returns the bytes that each link has transferred, both directions.
+    /// Returns the bytes that each link has transferred in both directions.
     pub(crate) fn carried(&self) -> [u64; 2] {
         ["eth1", "eth2"].map(|link| {
             let count = |direction: &str| -> u64 {
@@ -252,7 +251,7 @@ impl World {
         ping.output().unwrap()
     }
 
-    /// Everything that a box may change; carriers come by themselves, a moment after their link.
+    /// Returns all state that a device may change; carriers appear a moment after their link.
     pub(crate) fn system(&self, side: &str) -> String {
         let mut all = String::new();
         for question in ["ip -br link", "ip rule", "nft list ruleset", "bridge link"] {

@@ -1,5 +1,5 @@
-//! A client that is enrolled, has valid keys, and sends whatever it likes, on real sockets: the
-//! packets of the model's hostile peer, broken datagrams, and control messages.
+//! Hostile client with enrolment and valid keys, on real sockets: it sends the packets of the
+//! model's hostile peer, malformed datagrams, and control messages.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use hawser_wire::frame::Format;
 use crate::packet::Packet;
 use crate::peer::{Lots, Peer};
 
-/// Its address in its network.
+/// Address of the client in its network.
 const LOCAL: &str = "10.0.92.2:0";
-/// Paths of one session.
+/// Number of paths of a session.
 const PATHS: u16 = 4;
 
 pub(crate) struct Hostile {
@@ -32,7 +32,7 @@ pub(crate) struct Hostile {
     thread: JoinHandle<Sent>,
 }
 
-/// What it has sent.
+/// Counts of sent packets and messages.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) sessions: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Sent {
 }
 
 impl Hostile {
-    /// Sends `rate_bps` of UDP payload until it is ended.
+    /// Starts a client that sends `rate_bps` of UDP payload until it is stopped.
     pub(crate) fn start(namespace: Namespace, invitation: &str, rate_bps: u64) -> Self {
         let invitation: Invitation = invitation.parse().unwrap();
         let is_over = Arc::new(AtomicBool::new(false));
@@ -109,7 +109,7 @@ fn hub(invitation: &Invitation) -> SocketAddr {
     SocketAddr::new(endpoint.host.parse().unwrap(), endpoint.port)
 }
 
-/// Sends until the session has had enough of it, or it of the session.
+/// Sends until the hub ends the session or the session's number of packets is reached.
 async fn send(
     namespace: &Namespace,
     mut established: Established,
@@ -142,7 +142,7 @@ async fn send(
     let (mut peer, mut lots) = (Peer::new(seed), Lots::new(seed));
     let begin = tokio::time::Instant::now();
     let mut bits = 0;
-    // Then it begins another: what a session costs is tried too.
+    // It then begins another session, so that the cost of sessions is tested too.
     let packets = super::number("HAWSER_SOAK_SESSION_PACKETS", 200_000);
     for number in 0..packets {
         if is_over.load(Ordering::Relaxed) || established.connection.close_reason().is_some() {
@@ -170,14 +170,14 @@ async fn send(
         }
         bits += datagram.len() as u64 * 8;
         let due = Duration::from_nanos(bits * 1_000_000_000 / rate_bps);
-        // A timer is as coarse as a millisecond.
+        // A timer has a resolution of one millisecond.
         if due > begin.elapsed() + Duration::from_millis(2) {
             tokio::time::sleep(due.saturating_sub(begin.elapsed())).await;
         }
     }
 }
 
-/// A control message of any kind; `None` when the hub has ended the session.
+/// Sends a random control message; `None` if the hub has ended the session.
 async fn said(established: &mut Established, lots: &mut Lots) -> Option<()> {
     let message = match lots.below(5) {
         0 => Message::PathClose {

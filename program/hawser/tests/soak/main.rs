@@ -1,14 +1,14 @@
-//! A hub whose clients do not know each other, for a long time: eight with traffic, one that is
-//! absent while somebody sends to it, one that is hostile, and a network event every two seconds.
-//! No connection ends, and no daemon's memory grows.
+//! Long run of a hub with mutually unrelated clients: eight with traffic, one that is absent while
+//! packets are sent to it, one that is hostile, and a network event every 2 s. No connection may
+//! end, and no daemon's memory may grow.
 //!
-//! Twenty seconds by default. Memory is held against its bound in runs of ten minutes or more:
+//! The default is 20 s. Memory is compared with its bound in runs of 10 minutes or more:
 //!
 //! `HAWSER_SOAK_SECONDS=3600 cargo test -p hawser --test soak -- --nocapture`
 //!
-//! `HAWSER_SOAK_STREAM_BPS` is the payload of each of the eight, `HAWSER_SOAK_HOSTILE_BPS` the UDP
-//! payload of the hostile client, both in bit/s; `HAWSER_SOAK_SESSION_PACKETS` is what the hostile
-//! client sends in one session.
+//! `HAWSER_SOAK_STREAM_BPS` is the payload rate of each of the eight, `HAWSER_SOAK_HOSTILE_BPS` the
+//! UDP payload of the hostile client, both in bit/s; `HAWSER_SOAK_SESSION_PACKETS` is the number of
+//! packets that the hostile client sends in one session.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod hostile;
@@ -35,20 +35,20 @@ use peer::Lots;
 use streams::Streams;
 use world::World;
 
-/// Clients with traffic.
+/// Number of clients with traffic.
 const ACTIVE: usize = 8;
-/// Between two network events.
+/// Interval between two network events.
 const EVENT: Duration = Duration::from_secs(2);
-/// Memory is looked at so often.
-const LOOK: Duration = Duration::from_secs(5);
-/// The absent client is up once in so long; its session ends five minutes after it vanished.
+/// Interval between two samples of memory.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval at which the absent client connects; its session ends 5 minutes after it vanished.
 const RETURNS: Duration = Duration::from_secs(400);
-/// A run of at least so long is held against [`GROWTH`].
+/// Minimum duration of a run that is compared with [`GROWTH`].
 const LONG: Duration = Duration::from_secs(600);
-/// By how much private memory may grow from the second and third minute to the last two, of the
-/// resident memory then.
+/// Maximum growth of private memory from the second and third minute to the last two minutes, as a
+/// share of the resident memory at the beginning.
 const GROWTH: f64 = 0.02;
-/// A port of the hub that leads to the absent client.
+/// Port of the hub that is forwarded to the absent client.
 const FORWARDED: u16 = 9_999;
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -97,7 +97,7 @@ fn strangers_share_a_hub_for_a_long_time() {
         }
         broken = Some(happen(&world, &sides, &mut lots));
         events += 1;
-        if looked.elapsed() >= LOOK {
+        if looked.elapsed() >= POLL_INTERVAL {
             looked = Instant::now();
             for (seen, (_, daemon)) in memory.iter_mut().zip(&daemons) {
                 seen.push(Memory::of(daemon));
@@ -144,16 +144,16 @@ fn strangers_share_a_hub_for_a_long_time() {
             assert!(growth < GROWTH, "{name} grows: {seen:?} kB");
         }
     }
-    // Whoever was sent to beside strangers still gets all of it.
+    // Every client receives all of its data despite the other clients' traffic.
     for (side, bytes) in sides.iter().zip(&received) {
         assert!(*bytes > 100_000, "{side} got {bytes} bytes");
     }
 }
 
-/// Growth of private memory from the second and third minute to the last two, of the resident
-/// memory of before; medians.
+/// Returns the growth of the median private memory from the second and third minute to the last two
+/// minutes, as a share of the resident memory at the beginning.
 fn growth(seen: &[Memory]) -> f64 {
-    let minute = (60 / LOOK.as_secs()) as usize;
+    let minute = (60 / POLL_INTERVAL.as_secs()) as usize;
     let median = |part: &[Memory], of: fn(&Memory) -> u64| {
         let mut part: Vec<u64> = part.iter().map(of).collect();
         part.sort_unstable();
@@ -165,12 +165,13 @@ fn growth(seen: &[Memory]) -> f64 {
     (median(late, |memory| memory.private) - before) / median(early, |memory| memory.resident)
 }
 
-/// A daemon's memory. Units: kB.
+/// Memory of a daemon. Units: kB.
 #[derive(Clone, Copy, Debug, Default)]
 struct Memory {
     resident: u64,
-    /// Of it what no file holds. The rest is pages of the program and its libraries: each stays
-    /// from its first use on, until memory is short, and their number is bounded.
+    /// Private part, which is not backed by a file. The rest is pages of the program and its
+    /// libraries: each remains resident from its first use until memory is short, and their number
+    /// is bounded.
     private: u64,
 }
 
@@ -190,16 +191,16 @@ impl Memory {
     }
 }
 
-/// What has happened to a network, to be mended at the next event.
+/// Change of a network, which the next event reverts.
 #[derive(Debug)]
 enum Event {
-    /// The cable is out.
+    /// The cable is unplugged.
     Unplugged { side: String, cable: String, net: u8 },
-    /// Nothing comes through, and nobody is told.
+    /// All packets are dropped without notice.
     Silent,
-    /// The client has another address in it: nothing to mend.
+    /// The client has another address in the network; there is nothing to revert.
     Moved,
-    /// The client has no default route there.
+    /// The client has no default route over this network.
     NoRoute { side: String, cable: String, net: u8 },
 }
 
@@ -256,7 +257,7 @@ fn mend(world: &World, event: &Event) {
     }
 }
 
-/// The route of a client into a network; the same again changes nothing.
+/// Adds a client's route over a network; a repeated call has no effect.
 fn add_route(world: &World, side: &str, cable: &str, net: u8) {
     let mut ip = world.inside(side, "ip");
     let metric = (100 + net).to_string();
@@ -267,7 +268,7 @@ fn add_route(world: &World, side: &str, cable: &str, net: u8) {
     good(ip);
 }
 
-/// A client that is enrolled and never stays, and somebody who sends to it all the time.
+/// Enrolled client that connects only for moments, while packets are sent to it all the time.
 struct Absent {
     invitation: std::cell::RefCell<Option<String>>,
     is_over: Arc<AtomicBool>,
@@ -285,7 +286,7 @@ impl Absent {
         let socket = server.run(|| UdpSocket::bind("203.0.113.2:0")).unwrap();
         let (over, count) = (Arc::clone(&is_over), Arc::clone(&sent));
         let sending = std::thread::spawn(move || {
-            // Fifty packets a second.
+            // The sender sends 50 packets per second.
             while !over.load(Ordering::Relaxed) {
                 if socket.send_to(&[7; 100], ("203.0.113.1", FORWARDED)).is_ok() {
                     count.fetch_add(1, Ordering::Relaxed);
@@ -301,7 +302,7 @@ impl Absent {
         }
     }
 
-    /// Comes up, and vanishes without a word; when that was.
+    /// Connects the client and kills it without notice. Returns the time of the kill.
     fn vanish(&self, world: &World) -> Instant {
         let invitation = self.invitation.take();
         let arguments: Vec<&str> = ["up"].into_iter().chain(invitation.as_deref()).collect();

@@ -1,4 +1,4 @@
-//! One TCP connection for each client, all the time: a server sends what a client can check.
+//! Permanent TCP connections, one for each client, with verifiable data from a server.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use hawser_linux::netns::Namespace;
 
 const SERVER: &str = "203.0.113.2:9000";
 const CHUNK: usize = 16 << 10;
-/// A connection that stands still for so long has failed: events are mended after two seconds.
+/// Time without data after which a connection has failed; events are reverted after 2 s.
 const STILL: Duration = Duration::from_secs(60);
 
 pub(crate) struct Streams {
@@ -19,12 +19,12 @@ pub(crate) struct Streams {
     received: Vec<Arc<AtomicU64>>,
     failures: Arc<Mutex<Vec<String>>>,
     sending: Vec<JoinHandle<()>>,
-    /// The longest pause of each, in seconds.
+    /// Receivers, each of which returns its longest pause in seconds.
     receiving: Vec<JoinHandle<f64>>,
 }
 
 impl Streams {
-    /// One for each client, with `rate_bps` of payload.
+    /// Starts a connection for each client, with `rate_bps` of payload.
     pub(crate) fn start(server: &Namespace, clients: &[Namespace], rate_bps: u64) -> Self {
         let pause = Duration::from_secs_f64((CHUNK * 8) as f64 / rate_bps as f64);
         let listener = server.run(|| TcpListener::bind(SERVER)).unwrap();
@@ -61,13 +61,13 @@ impl Streams {
         }
     }
 
-    /// No connection has ended or brought something else.
+    /// Checks that no connection has ended or received wrong data.
     pub(crate) fn check(&self) {
         let failures = self.failures.lock().unwrap();
         assert!(failures.is_empty(), "{failures:?}");
     }
 
-    /// Ends them: bytes of each, and the longest pause of each in seconds.
+    /// Ends the connections. Returns the bytes and the longest pause of each, in seconds.
     pub(crate) fn end(self) -> (Vec<u64>, Vec<f64>) {
         self.is_over.store(true, Ordering::Relaxed);
         self.sending.into_iter().for_each(|thread| thread.join().unwrap());
@@ -83,7 +83,7 @@ impl Streams {
     }
 }
 
-/// Numbers, one after the other, until it is over.
+/// Sends consecutive numbers until `is_over` is set.
 fn send(mut stream: TcpStream, pause: Duration, is_over: &AtomicBool) {
     let mut next = 0_u64;
     let mut chunk = vec![0; CHUNK];
@@ -93,14 +93,14 @@ fn send(mut stream: TcpStream, pause: Duration, is_over: &AtomicBool) {
             next += 1;
         }
         if stream.write_all(&chunk).is_err() {
-            // The receiver says why.
+            // The receiver reports the reason.
             return;
         }
         std::thread::sleep(pause);
     }
 }
 
-/// The longest pause in seconds, and what failed before the end.
+/// Returns the longest pause in seconds, and the error if the connection failed early.
 fn receive(mut stream: TcpStream, count: &AtomicU64) -> (f64, Option<String>) {
     stream.set_read_timeout(Some(STILL)).unwrap();
     let mut chunk = vec![0; CHUNK];
@@ -114,7 +114,7 @@ fn receive(mut stream: TcpStream, count: &AtomicU64) -> (f64, Option<String>) {
         };
         longest = longest.max(before.elapsed().as_secs_f64());
         if let Err(error) = stream.read_exact(&mut chunk[length..]) {
-            // The server ends after a whole chunk.
+            // The server ends only after a whole chunk.
             return (longest, Some(error.to_string()));
         }
         for word in chunk.chunks_exact(8) {

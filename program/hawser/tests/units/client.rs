@@ -1,15 +1,16 @@
-//! The client's unit, with a kill switch: what leaves outside the tunnel is counted at the far end
-//! of its cables.
+//! Unit of the client with a kill switch: packets that leave outside the tunnel are counted at the
+//! far end of its cables.
 
 use std::os::unix::fs::PermissionsExt;
 
 use crate::machine::Machine;
 use crate::outside::{Outside, Traffic};
+use crate::transfer::Transfer;
 use crate::world::{Daemon, World, good};
 
 const UNIT: &str = "hawser.service";
 
-/// A client that has joined a hub without IPv6, and is down.
+/// Creates a client that has joined a hub without IPv6 and is down.
 fn joined(name: &str, config: &str) -> Option<(World, Daemon)> {
     let world = World::new(name)?;
     world.add_ipv6();
@@ -19,11 +20,11 @@ fn joined(name: &str, config: &str) -> Option<(World, Daemon)> {
     let invitation = world.invite();
     good(world.hawser("c", &["up", &invitation]));
     good(world.hawser("c", &["down"]));
-    std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+    world.configure("c", config);
     Some((world, hub))
 }
 
-/// Services stop in parallel, and some still send: the switch stays closed until the machine is
+/// Services stop in parallel and some still send, so the switch stays closed until the machine is
 /// off.
 #[test]
 #[ignore = "slow: make test-all"]
@@ -79,7 +80,7 @@ fn a_client_with_a_kill_switch_is_managed_and_nothing_gets_out() {
     assert_closed("after a reload");
     assert_eq!(pid(&machine), first, "a reload is no restart");
 
-    // An upgrade is a restart with another program in its place.
+    // An upgrade is a restart with a replaced program.
     let (program, fresh) = (
         machine.path("/usr/bin/hawser"),
         machine.path("/usr/bin/hawser.new"),
@@ -92,7 +93,7 @@ fn a_client_with_a_kill_switch_is_managed_and_nothing_gets_out() {
     machine.wait_until("up after a restart", Machine::is_up);
     assert_ne!(pid(&machine), first);
 
-    // As the kernel or the watchdog would end it.
+    // These signals are those of the kernel and of the watchdog.
     for signal in ["KILL", "ABRT"] {
         let last = pid(&machine);
         machine.systemctl(&["kill", "--kill-who=main", &format!("--signal={signal}"), UNIT]);
@@ -103,12 +104,12 @@ fn a_client_with_a_kill_switch_is_managed_and_nothing_gets_out() {
         assert_closed(&format!("after a signal {signal}"));
     }
 
-    // Ended, but not stopped.
+    // The process ended, but the unit was not stopped.
     machine.systemctl(&["kill", "--kill-who=main", "--signal=TERM", UNIT]);
     machine.wait_until("ended", |machine| machine.show(UNIT, "ActiveState") == "inactive");
     assert_closed("after a signal that asks for the end");
 
-    // A start that cannot work.
+    // This configuration makes the start fail.
     let config = machine.path("/etc/hawser/client.toml");
     std::fs::write(&config, "kill_switch = true\nmtu = 7\n").unwrap();
     let _ = machine.inside("systemctl", &["restart", UNIT]).output();
@@ -122,7 +123,9 @@ fn a_client_with_a_kill_switch_is_managed_and_nothing_gets_out() {
     });
     assert_closed("while it starts");
 
-    // A stop while it waits to be started anew finds nobody who could lift it; the command does.
+    // If the unit is stopped while it waits for a restart, no process can open the switch; the
+    // command opens it.
+    machine.wait_longer_after_crashes_of(UNIT);
     machine.systemctl(&["kill", "--kill-who=main", "--signal=KILL", UNIT]);
     machine.wait_until("waiting", |machine| {
         machine.show(UNIT, "SubState") == "auto-restart"
@@ -167,4 +170,44 @@ fn a_stop_lifts_the_kill_switch_and_leaves_nothing() {
     drop(traffic);
     assert_eq!(world.system("c"), before);
     assert_eq!(machine.show(UNIT, "Result"), "success");
+}
+
+/// A planned restart of the client continues the session and its streams, and starts no new ones.
+#[test]
+#[ignore = "slow: make test-all"]
+fn a_restart_of_the_unit_keeps_session_and_streams() {
+    let Some((world, _hub)) = joined("uk", "tcp = \"stream\"\n") else {
+        return;
+    };
+    let before = world.system("c");
+    let Some(machine) = Machine::boot(&world, "c", &[]) else {
+        return;
+    };
+    machine.systemctl(&["start", UNIT]);
+    machine.wait_until("up", Machine::is_up);
+    let field = |name: &str| {
+        let status = machine.say("hawser", &["status", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
+        status[name].clone()
+    };
+    let session = field("session");
+    let transfer = Transfer::start(&world.open("s"), &world.open("c"));
+    for _ in 0..2 {
+        let received = transfer.received();
+        world.wait("data", |_| transfer.received() > received + (4 << 20));
+        transfer.take_longest_gap();
+        machine.systemctl(&["restart", UNIT]);
+        let received = transfer.received();
+        world.wait("going on", |_| transfer.received() > received + (4 << 20));
+        eprintln!(
+            "longest pause at a restart of the client: {:?}",
+            transfer.take_longest_gap()
+        );
+    }
+    transfer.finish();
+    machine.wait_until("up again", Machine::is_up);
+    assert_eq!(field("session"), session, "{}", machine.journal());
+    assert_eq!(field("counters")["streams_reset"].as_u64(), Some(0));
+    machine.systemctl(&["stop", UNIT]);
+    assert_eq!(world.system("c"), before, "{}", machine.journal());
 }

@@ -1,4 +1,4 @@
-//! Direct mode's unit, and addresses by DHCP: all that they do works inside the sandbox.
+//! Unit of direct mode with DHCP: all of its actions work inside the sandbox.
 
 use std::net::UdpSocket;
 use std::process::{Child, Stdio};
@@ -12,7 +12,7 @@ use crate::world::{World, good};
 
 const UNIT: &str = "hawser-direct.service";
 
-/// A DHCP server at the far end of `lte`.
+/// DHCP server at the far end of `lte`.
 struct Server(Child);
 
 impl Server {
@@ -41,8 +41,8 @@ impl Drop for Server {
     }
 }
 
-/// A program whose packets a strict rule keeps to `lte`, each from a new socket; counted where they
-/// come out.
+/// Program whose packets a strict rule restricts to `lte`, each from a new socket; they are counted
+/// at the far end.
 struct Strict<'a> {
     world: &'a World,
     ends: Arc<AtomicBool>,
@@ -98,11 +98,10 @@ fn direct_mode_is_managed_with_dhcp_and_programs_in_the_kernel() {
     let Some(_server) = Server::start(&world) else {
         return;
     };
-    std::fs::create_dir_all(world.place("c")).unwrap();
-    // What goes to port 7 goes over the network that is not the machine's first choice, or nowhere.
+    // Packets to port 7 use the network that is not the machine's default, or are dropped.
     let config = "[direct]\nportal_check = \"off\"\n[networks.lte]\ndhcp = \"auto\"\n\
         [[rule]]\nport = 7\nnetwork = \"lte\"\nstrict = true\n";
-    std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+    world.configure("c", config);
     let before = world.system("c");
     let Some(machine) = Machine::boot(&world, "c", &[UNIT]) else {
         return;
@@ -116,6 +115,7 @@ fn direct_mode_is_managed_with_dhcp_and_programs_in_the_kernel() {
     let strict = Strict::send(&world);
     world.wait("sent over lte", |_| strict.packets("lte") > 20);
     let before_crash = strict.packets("fiber");
+    machine.wait_longer_after_crashes_of(UNIT);
     machine.systemctl(&["kill", "--kill-who=main", "--signal=KILL", UNIT]);
     machine.wait_until("waiting", |machine| {
         machine.show(UNIT, "SubState") == "auto-restart"
@@ -136,8 +136,8 @@ fn direct_mode_is_managed_with_dhcp_and_programs_in_the_kernel() {
     assert_eq!(world.system("c"), before);
     let journal = machine.say("journalctl", &["-u", UNIT, "-o", "cat", "--no-pager"]);
     for complaint in [
-        "cannot choose by socket option",
-        "may be filtered",
+        "cannot select a network by socket option",
+        "may be dropped",
         "not permitted",
         "Read-only",
     ] {

@@ -1,5 +1,5 @@
-//! The hub's unit: a transfer lives through its crashes and restarts, and nothing stays behind when
-//! it stops.
+//! Unit of the hub: a transfer survives its crashes and restarts, and no state remains after a
+//! stop.
 
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ const UNIT: &str = "hawser-hub.service";
 const KILL: &[&str] = &["kill", "--kill-who=main", "--signal=KILL", UNIT];
 const RESTART: &[&str] = &["restart", UNIT];
 
-/// A hub under systemd, a client that is up, and a server behind the hub.
-fn hub(name: &str) -> Option<(World, Machine, Namespace)> {
+/// Creates a hub under systemd, a connected client with a configuration, and a server behind the
+/// hub.
+fn hub(name: &str, client: &str) -> Option<(World, Machine, Namespace)> {
     let world = World::new(name)?;
     let server = world.add_server();
     world.init();
@@ -22,13 +23,13 @@ fn hub(name: &str) -> Option<(World, Machine, Namespace)> {
     machine.wait_until("up", |machine| machine.show(UNIT, "ActiveState") == "active");
     let invitation = machine.run("hawser", &["hub", "invite", "alice"]).stdout;
     let invitation = String::from_utf8(invitation).unwrap();
+    world.configure("c", client);
     good(world.hawser("c", &["up", invitation.trim()]));
     world.wait("through", World::ping_hub);
     Some((world, machine, server))
 }
 
-/// The longest time that a transfer waits for data when something is done to the unit that gives it
-/// another process.
+/// Returns the longest pause of a transfer when the unit's process is replaced.
 fn pause(world: &World, machine: &Machine, server: &Namespace, interruption: &[&str]) -> Duration {
     let transfer = Transfer::start(server, &world.open("c"));
     world.wait("on the way", |_| transfer.received() > 4 << 20);
@@ -56,7 +57,7 @@ fn print(what: &str, mut pauses: Vec<Duration>) {
     );
 }
 
-/// How often something is repeated: HAWSER_TEST_ROUNDS, or twice.
+/// Returns the number of repetitions: HAWSER_TEST_ROUNDS, or 2.
 fn rounds() -> usize {
     let asked = std::env::var("HAWSER_TEST_ROUNDS").ok();
     asked.map_or(2, |rounds| {
@@ -67,7 +68,7 @@ fn rounds() -> usize {
 #[test]
 #[ignore = "slow: make test-all"]
 fn a_transfer_lives_through_crashes_of_the_unit() {
-    let Some((world, machine, server)) = hub("uh") else {
+    let Some((world, machine, server)) = hub("uh", "tcp = \"end-to-end\"\n") else {
         return;
     };
     machine.systemctl(&["reload", UNIT]);
@@ -79,11 +80,11 @@ fn a_transfer_lives_through_crashes_of_the_unit() {
     print("crashes", pauses.collect());
 }
 
-/// A planned restart, as an upgrade makes one: the session goes on under its keys.
+/// A planned restart, as for an upgrade, continues the session with its keys.
 #[test]
 #[ignore = "slow: make test-all"]
 fn a_restart_of_the_unit_keeps_sessions_and_transfers() {
-    let Some((world, machine, server)) = hub("ur") else {
+    let Some((world, machine, server)) = hub("ur", "tcp = \"stream\"\n") else {
         return;
     };
     let session = world.status("c")["session"].clone();
@@ -94,6 +95,11 @@ fn a_restart_of_the_unit_keeps_sessions_and_transfers() {
     });
     print("restarts", pauses.collect());
     world.wait("control is back", is_up);
+    // The transfers were streams.
+    let counters = &world.status("c")["counters"];
+    let connected = counters["streams_connected"].as_u64();
+    assert!(connected >= Some(1), "{counters}");
+    assert_eq!(counters["streams_reset"].as_u64(), Some(0));
 }
 
 #[test]
@@ -149,7 +155,7 @@ fn setup_makes_a_hub_of_a_fresh_server_behind_a_firewall() {
     let invitation = invitation.expect("an invitation");
     good(world.hawser("c", &["up", invitation]));
     world.wait("through", is_up);
-    // Once more: what is there stays, and another is invited.
+    // A second setup keeps the existing files and invites another client.
     let again = machine.say("hawser", &["hub", "setup", "--client", "bob", "--yes"]);
     assert!(
         again.contains("a hub already") && !again.contains("nft insert"),
@@ -163,7 +169,8 @@ fn setup_makes_a_hub_of_a_fresh_server_behind_a_firewall() {
     assert!(error.contains("--endpoint HOST:PORT"), "{error}");
 }
 
-/// The same with two pairs of threads; another count of them ends the sessions and begins others.
+/// With two pairs of threads a restart continues the sessions; another number of pairs ends them
+/// and starts new ones.
 #[test]
 #[ignore = "slow: make test-all"]
 fn a_restart_of_the_unit_keeps_sessions_of_two_pairs() {
@@ -183,7 +190,7 @@ fn a_restart_of_the_unit_keeps_sessions_of_two_pairs() {
         status["thread_pairs"].as_array().map_or(0, Vec::len)
     };
     assert_eq!(pairs(&machine), 2, "{}", machine.journal());
-    // The second client has the second pair.
+    // The second client uses the second pair.
     for (name, side) in [("nobody", None), ("alice", Some("c"))] {
         let invitation = machine.run("hawser", &["hub", "invite", name]).stdout;
         let invitation = String::from_utf8(invitation).expect("a line");

@@ -1,7 +1,7 @@
-//! A machine that boots systemd in a network namespace of the world, with the units of `packaging`.
+//! Machine that boots systemd in a network namespace of the world, with the units of `packaging`.
 //!
-//! Its root is an overlay of this machine's, in memory, in a mount namespace of its own: everything
-//! goes with it.
+//! The root is an overlay of the host's root, in memory and in a separate mount namespace, so that
+//! nothing remains.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use crate::world::{World, good};
 
-/// A machine that runs.
+/// Running machine.
 pub(crate) struct Machine {
     container: Child,
-    /// The process that the machine knows as its first.
+    /// Process that is the first one (PID 1) within the machine.
     init: u32,
     log: PathBuf,
     dir: tempfile::TempDir,
 }
 
 impl Machine {
-    /// Boots on a side of the world; `enabled`: units that start at boot. `/etc/hawser` holds what
-    /// the world has for that side.
+    /// Boots on a side of the world with the units `enabled`. `/etc/hawser` contains the world's
+    /// files of that side.
     pub(crate) fn boot(world: &World, side: &str, enabled: &[&str]) -> Option<Self> {
         if Command::new("systemd-nspawn").arg("--version").output().is_err() {
             hawser_testing::skip("no systemd-nspawn (scripts/needs test installs it)");
@@ -75,23 +75,23 @@ impl Machine {
         }
     }
 
-    /// Waits until the machine is off, and calls `meanwhile` again and again.
+    /// Waits until the machine is off, and calls `meanwhile` repeatedly.
     pub(crate) fn wait_for_its_end(&mut self, mut meanwhile: impl FnMut()) {
         let deadline = Instant::now() + hawser_testing::GIVE_UP;
         while matches!(self.container.try_wait(), Ok(None)) {
             assert!(Instant::now() < deadline, "the machine is not off");
             meanwhile();
         }
-        // Another process may get its number.
+        // Another process may reuse the process id.
         self.init = 0;
     }
 
-    /// A path of the machine, from outside.
+    /// Returns a path of the machine as seen from the host.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{path}", self.init))
     }
 
-    /// A program inside.
+    /// Returns a command that runs a program inside.
     pub(crate) fn inside(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args([
@@ -112,7 +112,7 @@ impl Machine {
         good(self.inside(program, arguments))
     }
 
-    /// What a program prints, whether or not it fails.
+    /// Returns the output of a program, whether or not it fails.
     pub(crate) fn say(&self, program: &str, arguments: &[&str]) -> String {
         let output = self.inside(program, arguments).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -128,6 +128,14 @@ impl Machine {
         );
     }
 
+    /// Lengthens the time between a unit's crash and its next start, so that a slow test sees it.
+    pub(crate) fn wait_longer_after_crashes_of(&self, unit: &str) {
+        let directory = self.path(&format!("/etc/systemd/system/{unit}.d"));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("wait.conf"), "[Service]\nRestartSec=5s\n").unwrap();
+        self.systemctl(&["daemon-reload"]);
+    }
+
     pub(crate) fn show(&self, unit: &str, property: &str) -> String {
         let said = self.say("systemctl", &["show", "--value", "-p", property, unit]);
         said.trim().to_owned()
@@ -137,7 +145,7 @@ impl Machine {
         self.say("journalctl", &["--no-pager", "-o", "cat", "-n", "200"])
     }
 
-    /// Waits for what a unit or its daemon says.
+    /// Waits until a unit or its daemon reports a condition.
     pub(crate) fn wait_until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + hawser_testing::GIVE_UP;
         while !is_so(self) {
@@ -146,7 +154,7 @@ impl Machine {
         }
     }
 
-    /// Whether the daemon of this machine says that packets can flow.
+    /// Returns whether the machine's daemon reports that packets can flow.
     pub(crate) fn is_up(&self) -> bool {
         self.say("hawser", &["status", "--json"])
             .contains("\"state\":\"up\"")
@@ -155,7 +163,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The first process of a machine takes all others with it.
+        // The end of the machine's first process ends all others.
         if self.init != 0 {
             let _ = Command::new("kill")
                 .args(["-KILL", &self.init.to_string()])
@@ -173,7 +181,8 @@ impl Drop for Machine {
     }
 }
 
-/// The name of a machine's control group: two machines in one would end each other's processes.
+/// Returns the name of a machine's control group: two machines in one group would end each other's
+/// processes.
 fn group(dir: &Path) -> String {
     format!("hawser-test-{}", dir.file_name().unwrap().display())
 }
@@ -184,7 +193,8 @@ fn child_named(parent: u32, name: &str) -> Option<u32> {
     ids.find(|id| std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|comm| comm.trim() == name))
 }
 
-/// A root without this machine's own units, then the machine itself in this shell's place.
+/// Script that creates a root without the host's own units, and then replaces the shell by the
+/// machine.
 const PREPARE: &str = r#"
 for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
     if [ -e "$hierarchy/cgroup.procs" ] && mkdir "$hierarchy/$GROUP" 2>/dev/null; then
@@ -219,7 +229,7 @@ exec systemd-nspawn --register=no --keep-unit -q -b -D root --network-namespace-
     --capability=CAP_NET_ADMIN,CAP_NET_RAW,CAP_BPF,CAP_PERFMON --bind=/dev/net/tun --system-call-filter=bpf
 "#;
 
-/// Takes the control group away, when all are dead.
+/// Script that removes the control group after all its processes have ended.
 const CLEAR: &str = r#"
 for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
     [ ! -d "$hierarchy/$GROUP" ] || find "$hierarchy/$GROUP" -depth -type d -exec rmdir {} +

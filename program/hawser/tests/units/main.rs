@@ -1,8 +1,8 @@
-//! The units of `packaging` under a real systemd: start, stop, restart, reload, crash, upgrade,
-//! with traffic.
+//! Units of `packaging` under a real systemd: start, stop, restart, reload, crash and upgrade, with
+//! traffic.
 //!
-//! Each test boots a machine of its own in about a second. Needs root and systemd-nspawn; without
-//! them the tests say so and pass.
+//! Each test boots a separate machine in about 1 s. The tests need root and systemd-nspawn; without
+//! them they are skipped with a message.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../daemons/outside.rs"]
@@ -22,8 +22,8 @@ mod machine;
 use machine::Machine;
 use world::World;
 
-/// Of what `systemd-analyze security` says, in tenths.
-const MOST_EXPOSED: &str = "30";
+/// Maximum exposure level of `systemd-analyze security`, in tenths.
+const MAX_EXPOSED: &str = "30";
 
 #[test]
 #[ignore = "slow: make test-all"]
@@ -34,7 +34,7 @@ fn no_unit_exposes_more_than_it_must() {
     };
     for unit in ["hawser", "hawser-direct", "hawser-hub", "hawser-lockdown"] {
         let unit = format!("{unit}.service");
-        let threshold = format!("--threshold={MOST_EXPOSED}");
+        let threshold = format!("--threshold={MAX_EXPOSED}");
         let analyze = ["security", "--no-pager", &threshold, &unit];
         let output = machine.inside("systemd-analyze", &analyze).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,15 +1,17 @@
-//! Each key of `client.toml` and the modes in which it works.
+//! Keys of `client.toml` and the modes in which they work.
 
+use hawser_proto::pool::selection::DEFAULT_UPLINKS;
 use hawser_steer::endpoints::Part;
 
-use super::relations::WITHOUT_HUB;
+use super::relations::{DASHBOARD, LAN_DEVICES, WITHOUT_HUB};
 use super::{Key, has_via};
 use crate::{
-    ClientConfig, Dataplane, DirectConfig, DnsMode, Forward, HubUse, Inbound, Moves, NetworkConfig,
-    QuotaAction, RadioConfig, RuleConfig, Schedulers, TcpMode, TlsConfig, TlsUse, Uses, Via, WhenEnded,
+    ClientConfig, ControllerName, Dataplane, DirectConfig, DnsMode, Forward, HubUse, Inbound, Moves,
+    NetworkConfig, QuotaAction, RadioConfig, RoamingUse, RuleConfig, Schedulers, TcpMode, TlsConfig, TlsUse,
+    Uses, Via, WhenEnded,
 };
 
-/// Works in all modes.
+/// Works in all modes. Source: one entry for each mode.
 const EVERYWHERE: [Option<&str>; 3] = [None; 3];
 
 /// Needs a hub.
@@ -17,17 +19,17 @@ const fn of_hubs(reason: &'static str) -> [Option<&'static str>; 3] {
     [Some(reason), None, None]
 }
 
-/// Needs direct mode, alone or beside a hub.
+/// Needs direct mode, alone or with a hub.
 const fn of_direct(reason: &'static str) -> [Option<&'static str>; 3] {
     [None, Some(reason), None]
 }
 
-/// Needs direct mode alone.
+/// Needs direct mode without a hub.
 const fn of_direct_alone(reason: &'static str) -> [Option<&'static str>; 3] {
     [None, Some(reason), Some(reason)]
 }
 
-/// Returns true if any network says so.
+/// Returns whether the settings of any network satisfy a condition.
 fn of_network(config: &ClientConfig, says: fn(&NetworkConfig) -> bool) -> bool {
     config.networks.values().any(says)
 }
@@ -44,7 +46,7 @@ fn direct_differs<T: PartialEq>(config: &ClientConfig, of: fn(&DirectConfig) -> 
     of(&config.direct) != of(&DirectConfig::default())
 }
 
-/// The keys in the order in which a refusal names them.
+/// Keys in the order in which a rejection names them.
 pub(super) const KEYS: &[Key] = &[
     Key {
         name: "include",
@@ -69,7 +71,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "mtu = 1400",
         is_set: |config| differs(config, |config| &config.mtu),
         refused: of_hubs(
-            "mtu is that of the tunnel to a hub, and direct mode uses those of its networks: take it out, or leave --direct out",
+            "mtu applies to the tunnel to a hub, and direct mode uses the MTU of each network: remove mtu, or start without --direct",
         ),
     },
     Key {
@@ -77,7 +79,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "dns = \"hub\"",
         is_set: |config| config.dns == DnsMode::Hub,
         refused: of_hubs(
-            "dns = \"hub\" needs a hub: write dns = \"networks\" or \"keep\", or leave --direct out",
+            "dns = \"hub\" needs a hub: write dns = \"networks\" or \"keep\", or start without --direct",
         ),
     },
     Key {
@@ -85,41 +87,41 @@ pub(super) const KEYS: &[Key] = &[
         example: "dns = \"networks\"",
         is_set: |config| config.dns == DnsMode::Networks,
         refused: of_direct(
-            "dns = \"networks\" asks for flows past the hub, and no rule sends any there: write dns = \"hub\" or \"keep\", or add a rule with via = \"direct\"",
+            "dns = \"networks\" applies to flows outside the tunnel, and no rule has such flows: write dns = \"hub\" or \"keep\", or add a rule with via = \"direct\"",
         ),
     },
     Key {
         name: "kill_switch",
         example: "kill_switch = true",
         is_set: |config| config.kill_switch,
-        refused: of_hubs("kill_switch = true needs a hub: take it out, or leave --direct out"),
+        refused: of_hubs("kill_switch = true needs a hub: remove it, or start without --direct"),
     },
     Key {
         name: "when_ended",
         example: "when_ended = \"open\"",
         is_set: |config| config.when_ended != WhenEnded::Block,
-        refused: of_hubs("when_ended needs a hub: take it out, or leave --direct out"),
+        refused: of_hubs("when_ended needs a hub: remove it, or start without --direct"),
     },
     Key {
         name: WITHOUT_HUB,
         example: "without_hub = \"direct\"",
         is_set: |config| config.may_bypass_hub(),
         refused: of_hubs(
-            "without_hub needs a hub: take it out, or leave --direct out (direct mode sends everything past hubs)",
+            "without_hub needs a hub: remove it, or start without --direct (direct mode never uses a hub)",
         ),
     },
     Key {
         name: "without_hub_after",
         example: "without_hub_after = \"30s\"",
         is_set: |config| differs(config, |config| &config.without_hub_after),
-        refused: of_hubs("without_hub_after needs a hub: take it out, or leave --direct out"),
+        refused: of_hubs("without_hub_after needs a hub: remove it, or start without --direct"),
     },
     Key {
         name: "local",
         example: "local = [\"10.0.0.0/8\"]",
         is_set: |config| !config.local.is_empty(),
         refused: of_hubs(
-            "local names what stays outside the tunnel to a hub: take it out, or leave --direct out",
+            "local lists destinations outside the tunnel to a hub: remove it, or start without --direct",
         ),
     },
     Key {
@@ -127,7 +129,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "inbound = [\"tcp 22\"]",
         is_set: |config| config.inbound != Inbound::Closed,
         refused: of_hubs(
-            "inbound is for what comes in through a hub, and direct mode keeps nothing out: take it out, or leave --direct out",
+            "inbound applies to connections that arrive through a hub, and direct mode blocks none: remove it, or start without --direct",
         ),
     },
     Key {
@@ -146,28 +148,56 @@ pub(super) const KEYS: &[Key] = &[
         name: "[[port_forward]]",
         example: "[[port_forward]]\nport = \"tcp 8080\"\nto = \"192.168.50.7:80\"",
         is_set: |config| !config.port_forwards.is_empty(),
-        refused: of_hubs("[[port_forward]] needs a hub: take it out, or leave --direct out"),
+        refused: of_hubs("[[port_forward]] needs a hub: remove it, or start without --direct"),
     },
     Key {
         name: "subnets",
         example: "subnets = [\"192.168.50.0/24\"]",
         is_set: |config| !config.subnets.is_empty(),
-        refused: of_hubs("subnets needs a hub: take it out, or leave --direct out"),
+        refused: of_hubs("subnets needs a hub: remove it, or start without --direct"),
+    },
+    Key {
+        name: DASHBOARD,
+        example: "dashboard = { listen = \"lan\", password = true }",
+        is_set: |config| config.dashboard.is_some(),
+        refused: of_hubs(
+            "dashboard serves a page to the LAN of a client of a hub, and direct mode has none yet: remove it, or start without --direct; `hawser dashboard` shows the page on this machine",
+        ),
+    },
+    Key {
+        name: LAN_DEVICES,
+        example: "[lan_devices.\"02:00:00:00:00:07\"]\npaused = true",
+        is_set: |config| !config.lan_devices.0.is_empty(),
+        refused: of_hubs(
+            "[lan_devices] applies to the LAN of a client of a hub: remove it, or start without --direct",
+        ),
     },
     Key {
         name: "tcp = \"stream\"",
         example: "tcp = \"stream\"",
-        is_set: |config| config.tcp == TcpMode::Stream,
-        refused: of_hubs(
-            "tcp = \"stream\" splits connections at a hub, and direct mode has none: take it out, or leave --direct out",
-        ),
+        is_set: |config| config.tcp == Some(TcpMode::Stream),
+        refused: of_hubs(SPLIT_BY_HUB),
+    },
+    Key {
+        name: "tcp = \"end-to-end\"",
+        example: "tcp = \"end-to-end\"",
+        is_set: |config| config.tcp == Some(TcpMode::EndToEnd),
+        refused: of_hubs(SPLIT_BY_HUB),
     },
     Key {
         name: "[schedulers]",
         example: "[schedulers]\nbulk = \"min-rtt\"",
         is_set: |config| config.schedulers != Schedulers::default(),
         refused: of_hubs(
-            "[schedulers] choose a path for each packet of a tunnel, and direct mode has none: take them out, or leave --direct out",
+            "[schedulers] select a path for each packet of a tunnel, and direct mode has no tunnel: remove them, or start without --direct",
+        ),
+    },
+    Key {
+        name: "controller",
+        example: "controller = \"cubic\"",
+        is_set: |config| config.controller != ControllerName::default(),
+        refused: of_hubs(
+            "controller applies to the paths of a tunnel, and direct mode has no tunnel: remove it, or start without --direct",
         ),
     },
     Key {
@@ -175,7 +205,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[[layer]]\nport = 5004\nlayer = 0",
         is_set: |config| !config.layers.is_empty(),
         refused: of_hubs(
-            "[[layer]] is for packets in a tunnel, and direct mode has none: take it out, or leave --direct out",
+            "[[layer]] applies to packets in a tunnel, and direct mode has no tunnel: remove it, or start without --direct",
         ),
     },
     Key {
@@ -206,13 +236,13 @@ pub(super) const KEYS: &[Key] = &[
         name: "hub = \"stay\"",
         example: "hub = \"stay\"",
         is_set: |config| config.hub == HubUse::Stay,
-        refused: of_hubs("hub = \"stay\" needs a hub: take it out, or leave --direct out"),
+        refused: of_hubs("hub = \"stay\" needs a hub: remove it, or start without --direct"),
     },
     Key {
         name: "hub = \"faster\"",
         example: "hub = \"faster\"",
         is_set: |config| config.hub == HubUse::Faster,
-        refused: of_hubs("hub = \"faster\" needs a hub: take it out, or leave --direct out"),
+        refused: of_hubs("hub = \"faster\" needs a hub: remove it, or start without --direct"),
     },
     Key {
         name: "[pool] neighbours",
@@ -233,6 +263,18 @@ pub(super) const KEYS: &[Key] = &[
         refused: of_hubs(POOL),
     },
     Key {
+        name: "[pool] uplinks",
+        example: "[pool]\nuplinks = 3",
+        is_set: |config| config.pool.uplinks != DEFAULT_UPLINKS,
+        refused: of_hubs(POOL),
+    },
+    Key {
+        name: "[pool] cost_below",
+        example: "[pool]\ncost_below = 5",
+        is_set: |config| config.pool.cost_below.is_some(),
+        refused: of_hubs(POOL),
+    },
+    Key {
         name: "[[pool.gre]]",
         example: "[[pool.gre]]\nname = \"bob's router\"\nmember = \"192.168.1.7\"\nnetwork = \"10.47.47.0/24\"",
         is_set: |config| !config.pool.gre.is_empty(),
@@ -243,7 +285,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "rekey_after = \"2h\"",
         is_set: |config| differs(config, |config| &config.rekey_after),
         refused: of_hubs(
-            "rekey_after is for the keys of a tunnel, and direct mode has none: take it out, or leave --direct out",
+            "rekey_after applies to the keys of a tunnel, and direct mode has no tunnel: remove it, or start without --direct",
         ),
     },
     Key {
@@ -283,11 +325,17 @@ pub(super) const KEYS: &[Key] = &[
         refused: EVERYWHERE,
     },
     Key {
+        name: "[networks.NAME] roaming",
+        example: "[networks.wwan0]\nroaming = \"never\"",
+        is_set: |config| of_network(config, |set| set.roaming != RoamingUse::Allow),
+        refused: EVERYWHERE,
+    },
+    Key {
         name: "[networks.NAME] cap_up",
         example: "[networks.wwan0]\ncap_up = \"10mbit\"",
         is_set: |config| of_network(config, |set| set.cap_up.is_some()),
         refused: of_hubs(
-            "cap_up of a network caps the tunnel to a hub, and direct mode holds nothing back: take it out, or leave --direct out",
+            "cap_up of a network limits the tunnel to a hub, and direct mode does not limit rates: remove it, or start without --direct",
         ),
     },
     Key {
@@ -313,7 +361,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[networks.wwan0]\nweight = 2",
         is_set: |config| of_network(config, |set| set.weight.is_some()),
         refused: of_direct(
-            "weight of a network is its share of flows past the hub, and no rule sends any there: take it out (in the tunnel, use, bulk and caps say how a network is used), or add a rule with via = \"direct\"",
+            "weight of a network is its share of flows outside the tunnel, and no rule has such flows: remove it (use, bulk and caps control the use of a network in the tunnel), or add a rule with via = \"direct\"",
         ),
     },
     Key {
@@ -321,7 +369,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[networks.wwan0]\ncost = 3",
         is_set: |config| of_network(config, |set| set.cost != 0),
         refused: of_direct(
-            "cost of a network is for rules past the hub, and there is none: take it out (in the tunnel, use = \"backup\" spares a network), or add a rule with via = \"direct\"",
+            "cost of a network applies to rules for flows outside the tunnel, and there is none: remove it (use = \"backup\" reduces the use of a network in the tunnel), or add a rule with via = \"direct\"",
         ),
     },
     Key {
@@ -329,7 +377,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[networks.wwan0]\nprobe = \"192.0.2.1\"",
         is_set: |config| of_network(config, |set| set.probe.is_some()),
         refused: of_direct(
-            "probe of a network is asked for flows past the hub, and no rule sends any there (the tunnel finds out by its own packets): take it out, or add a rule with via = \"direct\"",
+            "probe of a network applies to flows outside the tunnel, and no rule has such flows (the tunnel tests a network by its own packets): remove it, or add a rule with via = \"direct\"",
         ),
     },
     Key {
@@ -343,7 +391,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[networks.wwan0]\nmptcp = \"backup\"",
         is_set: |config| of_network(config, |set| set.mptcp.0 != Part::Equal),
         refused: of_direct_alone(
-            "mptcp of a network is for connections without a hub (the tunnel uses all networks for every connection): take it out, or write hawser up --direct",
+            "mptcp of a network applies to connections without a hub (the tunnel uses all networks for every connection): remove it, or run `hawser up --direct`",
         ),
     },
     Key {
@@ -368,7 +416,9 @@ pub(super) const KEYS: &[Key] = &[
         name: "[networks.NAME] proxy",
         example: "[networks.wwan0]\nproxy = \"http://192.0.2.8:3128\"",
         is_set: |config| of_network(config, |set| set.proxy.is_some()),
-        refused: of_hubs("proxy of a network is for TLS on TCP to a hub: take it out, or leave --direct out"),
+        refused: of_hubs(
+            "proxy of a network applies to TLS on TCP to a hub: remove it, or start without --direct",
+        ),
     },
     Key {
         name: "[networks.NAME] quota",
@@ -393,7 +443,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[direct]\nspread = \"even\"",
         is_set: |config| direct_differs(config, |direct| &direct.spread),
         refused: of_direct(
-            "spread of [direct] shares out flows past the hub, and no rule sends any there: take it out, or add a rule with via = \"direct\"",
+            "spread of [direct] distributes flows outside the tunnel, and no rule has such flows: remove it, or add a rule with via = \"direct\"",
         ),
     },
     Key {
@@ -401,7 +451,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[direct]\nforward = true",
         is_set: |config| config.direct.forward,
         refused: of_direct(
-            "forward of [direct] is for flows past the hub, and no rule sends any there: write forward = true above all tables",
+            "forward of [direct] applies to flows outside the tunnel, and no rule has such flows: write forward = true above all tables",
         ),
     },
     Key {
@@ -409,7 +459,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[direct]\ndataplane = \"openvswitch\"",
         is_set: |config| config.direct.dataplane == Dataplane::OpenVSwitch,
         refused: of_direct_alone(
-            "dataplane = \"openvswitch\" is for machines without a hub: take it out, or write hawser up --direct",
+            "dataplane = \"openvswitch\" works without a hub only: remove it, or run `hawser up --direct`",
         ),
     },
     Key {
@@ -429,7 +479,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[direct]\nprobe_every = \"1s\"",
         is_set: |config| direct_differs(config, |direct| &direct.probe_every),
         refused: of_direct(
-            "probe_every is for flows past the hub, and no rule sends any there: take it out, or add a rule with via = \"direct\"",
+            "probe_every applies to flows outside the tunnel, and no rule has such flows: remove it, or add a rule with via = \"direct\"",
         ),
     },
     Key {
@@ -437,7 +487,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[direct]\npeer_port = 4444",
         is_set: |config| config.direct.peer_port.is_some(),
         refused: of_direct_alone(
-            "peer_port is where peers come in that move flows without a hub: take it out, or write hawser up --direct",
+            "peer_port is the port for peers that move flows without a hub: remove it, or run `hawser up --direct`",
         ),
     },
     Key {
@@ -445,7 +495,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[direct]\nmove = \"asked\"",
         is_set: |config| config.direct.moves != Moves::Auto,
         refused: of_direct_alone(
-            "move is for flows without a hub (the tunnel's survive their network anyway): take it out, or write hawser up --direct",
+            "move applies to flows without a hub (flows in the tunnel survive the failure of a network): remove it, or run `hawser up --direct`",
         ),
     },
     Key {
@@ -453,7 +503,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[direct]\nkeep_flows = \"5s\"",
         is_set: |config| direct_differs(config, |direct| &direct.keep_flows),
         refused: of_direct(
-            "keep_flows is for flows past the hub, and no rule sends any there: take it out, or add a rule with via = \"direct\"",
+            "keep_flows applies to flows outside the tunnel, and no rule has such flows: remove it, or add a rule with via = \"direct\"",
         ),
     },
     Key {
@@ -461,7 +511,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[direct]\naddress = \"100.64.0.9\"\naddress6 = \"fd00:7::9\"",
         is_set: |config| config.direct.own() != DirectConfig::default().own(),
         refused: of_direct(
-            "address and address6 of [direct] are for flows past the hub, and no rule sends any there: take them out, or add a rule with via = \"direct\"",
+            "address and address6 of [direct] apply to flows outside the tunnel, and no rule has such flows: remove them, or add a rule with via = \"direct\"",
         ),
     },
     Key {
@@ -474,13 +524,13 @@ pub(super) const KEYS: &[Key] = &[
         name: "[[rule]] via = \"hub\"",
         example: "[[rule]]\nport = 23\nvia = \"hub\"",
         is_set: |config| has_via(config, Via::Hub),
-        refused: of_hubs("a rule with via = \"hub\" needs a hub: take it out, or leave --direct out"),
+        refused: of_hubs("a rule with via = \"hub\" needs a hub: remove it, or start without --direct"),
     },
     Key {
         name: "[[rule]] via = \"faster\"",
         example: "[[rule]]\nport = 24\nvia = \"faster\"",
         is_set: |config| has_via(config, Via::Faster),
-        refused: of_hubs("a rule with via = \"faster\" needs a hub: take it out, or leave --direct out"),
+        refused: of_hubs("a rule with via = \"faster\" needs a hub: remove it, or start without --direct"),
     },
     Key {
         name: "[[rule]] without via",
@@ -500,7 +550,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "[[rule]]\nport = 5004\ndeadline = \"150ms\"",
         is_set: |config| of_rule(config, |rule| rule.deadline.is_some()),
         refused: of_hubs(
-            "a deadline is for packets in a tunnel, and direct mode has none: take it out, or leave --direct out",
+            "a deadline applies to packets in a tunnel, and direct mode has no tunnel: remove it, or start without --direct",
         ),
     },
     Key {
@@ -512,30 +562,26 @@ pub(super) const KEYS: &[Key] = &[
             })
         },
         refused: of_hubs(
-            "a deadline is for packets in a tunnel, and direct mode has none: take it out, or leave --direct out",
+            "a deadline applies to packets in a tunnel, and direct mode has no tunnel: remove it, or start without --direct",
         ),
     },
     Key {
         name: "[[rule]] tcp = \"stream\"",
         example: "[[rule]]\nport = 27\ntcp = \"stream\"",
         is_set: |config| of_rule(config, |rule| rule.tcp == Some(TcpMode::Stream)),
-        refused: of_hubs(
-            "tcp of a rule is for connections that a hub splits, and direct mode has none: take it out, or leave --direct out",
-        ),
+        refused: of_hubs(SPLIT_BY_HUB),
     },
     Key {
         name: "[[rule]] tcp = \"end-to-end\"",
         example: "[[rule]]\nport = 28\ntcp = \"end-to-end\"",
         is_set: |config| of_rule(config, |rule| rule.tcp == Some(TcpMode::EndToEnd)),
-        refused: of_hubs(
-            "tcp of a rule is for connections that a hub splits, and direct mode has none: take it out, or leave --direct out",
-        ),
+        refused: of_hubs(SPLIT_BY_HUB),
     },
     Key {
         name: "[[rule]] hub",
         example: "[[rule]]\nto = \"203.0.113.0/24\"\nhub = \"hub2.example.org\"",
         is_set: |config| of_rule(config, |rule| rule.hub.is_some()),
-        refused: of_hubs("a rule with hub needs a fleet: take it out, or leave --direct out"),
+        refused: of_hubs("a rule with hub needs a fleet: remove it, or start without --direct"),
     },
     Key {
         name: "[[rule]] domain",
@@ -558,6 +604,7 @@ pub(super) const KEYS: &[Key] = &[
 ];
 
 const TLS: &str =
-    "[tls] and tls of a network are for the tunnel to a hub: take them out, or leave --direct out";
-const POOL: &str = "[pool] takes neighbours' ways to a hub: take it out, or leave --direct out";
-const PREFERENCE: &str = "use and bulk of a network need a hub: in direct mode, rules say which networks flows take; take them out, or leave --direct out";
+    "[tls] and tls of a network apply to the tunnel to a hub: remove them, or start without --direct";
+const SPLIT_BY_HUB: &str = "tcp applies to connections that a hub splits, and direct mode has no hub: remove it, or start without --direct";
+const POOL: &str = "[pool] uses neighbours' networks to reach a hub: remove it, or start without --direct";
+const PREFERENCE: &str = "use and bulk of a network need a hub (in direct mode, rules select the networks of flows): remove them, or start without --direct";

@@ -2,31 +2,31 @@
 
 use super::{Conflict, Need};
 
-/// Pairs of which one has no effect beside the other, or opens what the other closes.
+/// Pairs of keys of which one cancels the effect of the other.
 pub(super) const CONFLICTS: &[Conflict] = &[
     Conflict {
         pair: ["kill_switch", "forward = true"],
-        reason: "kill_switch = true has to know which interfaces lead to the machines that it forwards for: write forward = [\"br-lan\"] with their names",
+        reason: "kill_switch = true needs the names of the LANs: write forward = [\"br-lan\"] with their names",
     },
     Conflict {
         pair: ["kill_switch", "local"],
-        reason: "kill_switch = true lets nothing out beside the tunnel, and local would: take one of them out",
+        reason: "kill_switch = true blocks all packets outside the tunnel, and local would permit some: remove one of them",
     },
     Conflict {
         pair: ["kill_switch", "when_ended"],
-        reason: "kill_switch = true keeps everything in when the hub refuses this machine, and when_ended = \"open\" would let it out: take one of them out",
+        reason: "kill_switch = true blocks all packets when the hub rejects this machine, and when_ended = \"open\" would permit them: remove one of them",
     },
     Conflict {
         pair: ["kill_switch", WITHOUT_HUB],
-        reason: "kill_switch = true lets nothing out beside the tunnel, and without_hub = \"direct\" would while the hub is unreachable: take one of them out",
+        reason: "kill_switch = true blocks all packets outside the tunnel, and without_hub = \"direct\" would permit some while no hub answers: remove one of them",
     },
     Conflict {
         pair: ["forward = [\"br-lan\"]", "[direct] forward"],
-        reason: "forward = true of [direct] is for all LANs, and forward above all tables names some: take forward out of [direct]",
+        reason: "forward = true of [direct] applies to all LANs, and forward above all tables lists some: remove forward from [direct]",
     },
     Conflict {
         pair: ["forward = [\"br-lan\"]", OPEN_VSWITCH],
-        reason: "dataplane = \"openvswitch\" does not see behind which interface a machine is: write forward = true, or take dataplane out",
+        reason: "dataplane = \"openvswitch\" cannot distinguish the interfaces of LANs: write forward = true, or remove dataplane",
     },
     Conflict {
         pair: ["dns = \"networks\"", OPEN_VSWITCH],
@@ -54,15 +54,19 @@ pub(super) const CONFLICTS: &[Conflict] = &[
     },
     Conflict {
         pair: ["[networks.NAME] mptcp", OPEN_VSWITCH],
-        reason: "dataplane = \"openvswitch\" leaves MPTCP alone: take mptcp of the network out, or dataplane",
+        reason: "dataplane = \"openvswitch\" does not configure MPTCP: remove mptcp of the network, or dataplane",
     },
     Conflict {
         pair: ["[networks.NAME] mptcp", "[direct] mptcp"],
-        reason: "mptcp = false in [direct] leaves MPTCP alone on every network: take it out, or mptcp of the network",
+        reason: "mptcp = false in [direct] disables the configuration of MPTCP on every network: remove it, or mptcp of the network",
+    },
+    Conflict {
+        pair: ["tcp = \"end-to-end\"", "[[rule]] tcp = \"end-to-end\""],
+        reason: "all connections are end-to-end, so tcp = \"end-to-end\" in a rule has no effect: remove one of them (an exception to rules with tcp = \"stream\" is a rule with via = \"hub\" before them)",
     },
     Conflict {
         pair: ["subnets", "[[rule]] hub"],
-        reason: "a hub that a rule names does not lead subnets here: take subnets out, or the rule",
+        reason: "the hub of a rule does not route subnets to this client: remove subnets, or the rule",
     },
     Conflict {
         pair: ["[tls] use = \"always\"", "hub = \"faster\""],
@@ -103,7 +107,7 @@ pub(super) const NEEDS: &[Need] = &[
     Need {
         key: "without_hub_after",
         any_of: &[WITHOUT_HUB],
-        reason: "without_hub_after is the time after which new connections bypass the hub, and none does: write without_hub = \"direct\" beside it, or take it out",
+        reason: "without_hub_after needs without_hub = \"direct\": add it, or remove without_hub_after",
     },
     Need {
         key: "[[port_forward]]",
@@ -116,41 +120,58 @@ pub(super) const NEEDS: &[Need] = &[
         reason: "subnets needs forward = true, or the names of the LANs: forward = [\"br-lan\"]",
     },
     Need {
+        key: DASHBOARD,
+        any_of: FORWARD,
+        reason: "dashboard is the page for devices behind this machine, which does not forward: write forward = true, or the names of the LANs: forward = [\"br-lan\"]; `hawser dashboard` shows a page on this machine without any key",
+    },
+    Need {
+        key: LAN_DEVICES,
+        any_of: FORWARD,
+        reason: "[lan_devices] applies to devices behind this machine, which does not forward: write forward = true, or the names of the LANs: forward = [\"br-lan\"]",
+    },
+    Need {
         key: "[[rule]] from",
         any_of: &["forward = true", "forward = [\"br-lan\"]", "[direct] forward"],
-        reason: "a rule with from is for machines behind this one: write forward = true, or the names of the LANs: forward = [\"br-lan\"]",
+        reason: "a rule with from applies to machines behind this one: write forward = true, or the names of the LANs: forward = [\"br-lan\"]",
     },
     Need {
         key: "[[rule]] deadline and from",
         any_of: &["subnets"],
-        reason: "machines behind this one have its own address in the tunnel, so a deadline cannot go by from: write subnets = [\"192.168.50.0/24\"] and have the hub lead it here, or go by port or dscp (a machine that marks its packets EF needs no rule)",
-    },
-    Need {
-        key: "[[rule]] tcp = \"end-to-end\"",
-        any_of: &["tcp = \"stream\"", "[[rule]] tcp = \"stream\""],
-        reason: "tcp = \"end-to-end\" in a rule is an exception, and all connections are end-to-end: write tcp = \"stream\" above all tables or in another rule, or take it out",
+        reason: "machines behind this one have its address in the tunnel, so a rule with a deadline cannot use from: write subnets = [\"192.168.50.0/24\"] and route the subnet here on the hub (`hawser hub subnet`), or use port or dscp (a machine that marks its packets EF needs no rule)",
     },
     Need {
         key: "[[rule]] domain",
         any_of: &["dns = \"networks\""],
-        reason: "a rule with a domain needs the answers of resolvers: write dns = \"networks\" above all tables, or take domain out",
+        reason: "a rule with a domain needs the answers of resolvers: write dns = \"networks\" above all tables, or remove domain",
     },
     Need {
         key: "[pool] receipts",
         any_of: &["[pool] neighbours", "[pool] members"],
-        reason: "receipts are for what members carry, and none is taken: write neighbours = true or members in [pool], or take it out",
+        reason: "receipts applies to members, and none is used: write neighbours = true or members in [pool], or remove it",
+    },
+    Need {
+        key: "[pool] uplinks",
+        any_of: &["[pool] neighbours", "[pool] members"],
+        reason: "uplinks is the number of members' uplinks in use, and none is used: write neighbours = true or members in [pool], or remove it",
+    },
+    Need {
+        key: "[pool] cost_below",
+        any_of: &["[pool] neighbours", "[pool] members"],
+        reason: "cost_below applies to members' uplinks, and none is used: write neighbours = true or members in [pool], or remove it",
     },
     Need {
         key: "[networks.NAME] quota_action",
         any_of: &["[networks.NAME] quota"],
-        reason: "quota_action needs a quota: write quota = \"10GB\" beside it, or take it out",
+        reason: "quota_action needs a quota: add quota = \"10GB\", or remove quota_action",
     },
 ];
 
 const FORWARD: &[&str] = &["forward = true", "forward = [\"br-lan\"]"];
 const OPEN_VSWITCH: &str = "[direct] dataplane = \"openvswitch\"";
+pub(super) const DASHBOARD: &str = "dashboard";
+pub(super) const LAN_DEVICES: &str = "[lan_devices]";
 pub(super) const WITHOUT_HUB: &str = "without_hub = \"direct\"";
-const UNSEEN: &str = "dataplane = \"openvswitch\" sees neither programs nor names nor machines behind this one: take cgroup, domain, from and dns = \"networks\" out, or dataplane";
-const MOVED: &str = "dataplane = \"openvswitch\" moves no flows: take move and peer_port out, or dataplane";
-const SECOND_TLS: &str = "the second session of hub = \"faster\" and of rules with hub uses UDP alone: write use = \"blocked\" in [tls], or take the other out";
-const SECOND_POOL: &str = "the second session of hub = \"faster\" and of rules with hub does not use neighbours: take [pool] out, or the other";
+const UNSEEN: &str = "dataplane = \"openvswitch\" cannot distinguish programs, names, or machines behind this one: remove cgroup, domain, from and dns = \"networks\", or dataplane";
+const MOVED: &str = "dataplane = \"openvswitch\" cannot move flows: remove move and peer_port, or dataplane";
+const SECOND_TLS: &str = "the second session of hub = \"faster\" and of rules with hub uses UDP only: write use = \"blocked\" in [tls], or remove the other key";
+const SECOND_POOL: &str = "the second session of hub = \"faster\" and of rules with hub does not use neighbours: remove [pool], or the other key";

@@ -12,7 +12,7 @@ use crate::tests::client;
 impl Mode {
     const ALL: [Self; 3] = [Self::Direct, Self::Hub, Self::Beside];
 
-    /// Text of a file that is in this mode, and nothing else.
+    /// Returns the text of a file that only selects this mode.
     fn example(self) -> &'static str {
         match self {
             Self::Direct | Self::Hub => "",
@@ -27,7 +27,8 @@ fn key(name: &str) -> &'static Key {
         .unwrap_or_else(|| panic!("no key {name}"))
 }
 
-/// Merges two tables, appending arrays of tables; false where they say different things of one key.
+/// Merges two tables and appends arrays of tables. Returns false if they have different values for
+/// a key.
 fn merge(into: &mut Table, from: Table) -> bool {
     let mut agrees = true;
     for (name, value) in from {
@@ -47,7 +48,7 @@ fn merge(into: &mut Table, from: Table) -> bool {
     agrees
 }
 
-/// Text of a file that has all these examples; nothing where they contradict each other.
+/// Returns the text of a file with all these examples; `None` if they contradict each other.
 fn merged(examples: &[&str]) -> Option<String> {
     let mut all = Table::new();
     let agree = examples
@@ -56,7 +57,7 @@ fn merged(examples: &[&str]) -> Option<String> {
     agree.then(|| toml::to_string(&all).expect("a file"))
 }
 
-/// Reasons for which the tables refuse a file that has these keys, by the keys' names alone.
+/// Returns the reasons for which the tables reject a file with these keys, by the keys' names only.
 fn expected(names: &[&str], mode: Mode) -> Vec<&'static str> {
     let mut all: BTreeSet<_> = names.iter().copied().collect();
     if mode == Mode::Beside {
@@ -100,7 +101,7 @@ const LEADING_PAST: [&str; 7] = [
     "[[rule]] cgroup",
 ];
 
-/// Tries a file with these keys in a mode; false where their examples contradict each other.
+/// Tries a file with these keys in a mode. Returns false if their examples contradict each other.
 fn try_keys(names: &[&str], mode: Mode) -> bool {
     let mut examples: Vec<_> = names.iter().map(|name| key(name).example).collect();
     examples.push(mode.example());
@@ -135,7 +136,7 @@ fn every_pair_of_keys_is_accepted_or_refused_as_the_tables_say() {
     for (index, first) in KEYS.iter().enumerate() {
         for second in &KEYS[index..] {
             let pair = [first.name, second.name];
-            // The keys that they need are added, or their lack would hide all other reasons.
+            // Required keys are added, because their absence would hide all other reasons.
             let mut needed = pair.to_vec();
             for need in NEEDS.iter().filter(|need| pair.contains(&need.key)) {
                 let mut any_of = need.any_of.iter();
@@ -164,7 +165,7 @@ fn nothing_is_set_in_an_empty_file() {
     }
 }
 
-/// The keys of a table, as the refusal of an unknown one lists them.
+/// Returns the keys of a table, as listed by the rejection of an unknown key.
 fn keys_of(table: &str) -> Vec<String> {
     let said = client(&format!("{table}unknown_key = 1\n")).expect_err("no such key");
     let said = said.to_string();
@@ -173,9 +174,9 @@ fn keys_of(table: &str) -> Vec<String> {
     names.map(ToOwned::to_owned).collect()
 }
 
-/// Keys that no mode treats differently from others of their table, by table.
+/// Keys that behave like others of their table in all modes, by table.
 const ALIKE: [(&str, &[&str]); 7] = [
-    // Tables that stand for all their keys, or whose keys follow here.
+    // Tables that represent all their keys, or whose keys follow here.
     (
         "",
         &[
@@ -187,6 +188,7 @@ const ALIKE: [(&str, &[&str]); 7] = [
             "tls",
             "pool",
             "radio",
+            "lan_devices",
         ],
     ),
     ("[networks.wwan0]", &[]),
@@ -222,7 +224,7 @@ fn the_tables_know_every_key() {
 }
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manual/combinations.md");
-/// The variable with which the page is written.
+/// Variable that enables writing of the page.
 const WRITE: &str = "HAWSER_WRITE_PAGES";
 
 #[test]
@@ -242,18 +244,19 @@ fn page() -> String {
     let mut page = "\
 # What combines with what
 
-A key of `client.toml` works, or is refused with the reason before anything is touched: by
-`hawser up`, by `hawser reload`, and by `hawser check` where it fits no mode. Nothing is ignored
-silently. A key with its default value asks for nothing and is accepted everywhere.
+A key of `client.toml` works in a mode, or is refused. `hawser up` and `hawser reload` refuse it with
+the reason before they change anything. `hawser check` refuses a file that fits no mode. Nothing is
+ignored silently. A key with its default value is accepted everywhere.
 
-This page is written from the tables in `system/config/src/combinations`, and a test tries all
-pairs of keys in all modes.
+A test generates this page from the tables in `system/config/src/combinations`, and tries all pairs
+of keys in all modes.
 
 ## Modes
 
 - **direct**: without a hub, `hawser up --direct`;
 - **hub**: through a hub alone;
-- **hub, and past it**: `hub = \"faster\"`, or rules that say `via = \"direct\"` or `via = \"faster\"`.
+- **hub, and past it**: a hub, with `hub = \"faster\"`, `without_hub = \"direct\"`, or a rule with
+  `via = \"direct\"` or `via = \"faster\"`.
 
 | key | direct | hub | hub, and past it |
 |---|---|---|---|
@@ -281,11 +284,11 @@ pairs of keys in all modes.
         let _ = writeln!(page, "{}. {reason}", index + 1);
     }
     page += "
-A rule without `via` goes through the hub where there is one. Its `network` and `spread` are for
-direct mode then, and the log names it.
+Flows of a rule without `via` use the hub if there is one. `network` and `spread` of such a rule then
+apply in direct mode only, and the log names the rule.
 
-A rule with `hub` is for a destination alone: what tells flows otherwise (ports, names, programs,
-conditions) is refused beside it.
+A rule with `hub` selects flows by `to`, `protocol` and `port`. Other selectors (names, programs,
+conditions, sources) are refused in it.
 
 ## Two keys that exclude each other
 

@@ -8,33 +8,33 @@ use hawser_wire::inner::protocol;
 use super::{Deadline, RuleConfig, Via};
 
 impl RuleConfig {
-    /// Names what a rule with a deadline cannot say beside it, with the remedy.
+    /// Returns the key that a rule with a deadline does not support, with the remedy.
     pub(crate) fn unfit_for_deadline(&self) -> Option<&'static str> {
         self.deadline?;
         let is_elsewhere = self.is_via(Via::Direct) || self.is_via(Via::Faster) || self.hub.is_some();
         if is_elsewhere || !self.networks.is_empty() || self.spread.is_some() || self.strict {
             return Some(
-                "deadline is for packets in the tunnel, which uses all networks: take network, spread, strict, hub and via out, or the deadline",
+                "deadline applies to packets in the tunnel, which uses all networks: remove network, spread, strict, hub and via, or the deadline",
             );
         }
         let has_conditions = self.when != Conditions::default();
         if has_conditions || !self.domains.is_empty() || self.flows.cgroup.is_some() {
             return Some(
-                "a deadline goes by protocol, port, from, to and dscp: take when, domain and cgroup out, or the deadline",
+                "a rule with a deadline supports the conditions protocol, port, from, to and dscp: remove when, domain and cgroup, or the deadline",
             );
         }
         if self.flows.protocol == Some(Protocol::Tcp) {
             return Some(
-                "packets of TCP are of use however late, so a deadline is for other protocols: write protocol = \"udp\"",
+                "TCP needs late packets too, so a deadline applies to other protocols only: write protocol = \"udp\"",
             );
         }
         let is_long = self.deadline_rules().count() > usize::from(MAX_DEADLINE_RULES);
         is_long.then_some(
-            "a rule with a deadline names at most 64 combinations of port, from and to: name fewer, or wider ones",
+            "a rule with a deadline has at most 64 combinations of port, from and to: use fewer, or wider ranges",
         )
     }
 
-    /// Combines all that the rule names.
+    /// Yields a deadline rule for each combination of the rule's values.
     pub(crate) fn deadline_rules(&self) -> impl Iterator<Item = DeadlineRule> {
         fn each<T: Copy>(all: &[T]) -> Vec<Option<T>> {
             match all {

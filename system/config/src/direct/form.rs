@@ -7,22 +7,24 @@ use hawser_steer::policy::conditions::Conditions;
 use super::{RuleConfig, Via};
 
 impl RuleConfig {
-    /// Names what a rule with `tcp` cannot say beside it, with the remedy.
+    /// Returns the key that a rule with `tcp` does not support, with the remedy.
     pub(crate) fn unfit_for_form(&self) -> Option<&'static str> {
         self.tcp?;
         let is_elsewhere = self.is_via(Via::Direct) || self.is_via(Via::Faster) || self.hub.is_some();
         if is_elsewhere || !self.networks.is_empty() || self.spread.is_some() || self.strict {
             return Some(
-                "tcp is for connections in the tunnel to the hub in use, which uses all networks: take network, spread, strict, hub and via out, or tcp",
+                "tcp applies to connections in the tunnel to the hub in use, which uses all networks: remove network, spread, strict, hub and via, or tcp",
             );
         }
         let has_conditions = self.when != Conditions::default();
         if has_conditions || !self.domains.is_empty() || self.flows.cgroup.is_some() {
-            return Some("tcp goes by port, to and dscp: take when, domain and cgroup out, or tcp");
+            return Some(
+                "a rule with tcp supports the conditions port, to and dscp: remove when, domain and cgroup, or tcp",
+            );
         }
         if !self.flows.from.is_empty() {
             return Some(
-                "tcp cannot go by from: machines behind this one have its own address in the tunnel, and connections of those that keep theirs (subnets) are end-to-end: take from out, or tcp",
+                "a rule with tcp does not support from: machines behind this one have its address in the tunnel, and connections of those that keep their own (subnets) are end-to-end: remove from, or tcp",
             );
         }
         if self
@@ -30,14 +32,14 @@ impl RuleConfig {
             .protocol
             .is_some_and(|protocol| protocol != Protocol::Tcp)
         {
-            return Some("tcp is for TCP alone: write protocol = \"tcp\", or take protocol out");
+            return Some("tcp applies to TCP only: write protocol = \"tcp\", or remove protocol");
         }
         (self.form_rules().len() > MAX_FORM_RULES).then_some(
-            "a rule with tcp names at most 64 combinations of port and to: name fewer, or wider ones",
+            "a rule with tcp has at most 64 combinations of port and to: use fewer, or wider ranges",
         )
     }
 
-    /// Combines all that the rule names.
+    /// Returns a form rule for each combination of the rule's values.
     pub(crate) fn form_rules(&self) -> Vec<FormRule> {
         let flows = &self.flows;
         let each_port = match &flows.ports[..] {

@@ -1,4 +1,4 @@
-//! Tables `[[rule]]`, in a file and by words.
+//! Tests of tables `[[rule]]`, in a file and as words.
 
 use super::*;
 use crate::tests::client;
@@ -18,7 +18,7 @@ fn rules_choose_between_the_hub_and_the_networks() {
     assert!(config.unfit_for_direct().unwrap().contains("via = \"faster\""));
     for more in ["spread = \"even\"", "strict = true", "when = { cost_below = 2 }"] {
         let refused = client(&format!("[[rule]]\nvia = \"faster\"\n{more}\n")).unwrap_err();
-        assert!(refused.to_string().contains("goes by time alone"), "{refused}");
+        assert!(refused.to_string().contains("compares times only"), "{refused}");
     }
     let config = client("[direct]\ndataplane = \"openvswitch\"\n[[rule]]\nvia = \"direct\"\n").unwrap();
     assert!(config.unfit_for_direct().is_none() && config.unfit_for_hub().unwrap().contains("without a hub"));
@@ -71,7 +71,7 @@ fn rules_choose_a_hub_by_destination() {
     ] {
         let text = format!("[[rule]]\nto = \"203.0.113.0/24\"\nhub = \"hub2.example.org\"\n{more}\n");
         let refused = client(&text).unwrap_err().to_string();
-        assert!(refused.contains("by to, protocol and port"), "{refused}");
+        assert!(refused.contains("needs to, protocol or port"), "{refused}");
     }
 }
 
@@ -101,7 +101,7 @@ fn a_rule_is_made_of_words() {
     assert_eq!(client(text).unwrap().rules, [made]);
     for (words, said) in [
         (&[("port", "ssh"), ("network", "lte")][..], "a port such as 443"),
-        (&[("port", "22")], "not where they go"),
+        (&[("port", "22")], "no effect on its flows"),
         (&[("prot", "tcp")], "unknown field `prot`"),
         (&[("network", "")], "an interface name"),
         (

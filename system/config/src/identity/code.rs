@@ -1,4 +1,4 @@
-//! The code of a key: what people tell each other, so that their machines know each other.
+//! Code of a key, which users exchange so that their machines know each other.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::KeyHash;
 
-/// The first 80 bits of the hash of a key, in 16 letters and digits: `abcd-efgh-ijkl-mnop`.
+/// First 80 bits of the hash of a key, in 16 letters and digits: `abcd-efgh-ijkl-mnop`.
 ///
-/// Each side is told the other's: who wants to stand in for a machine needs another key with the
-/// same 80 bits, some 2^80 attempts. A code for both machines together could be found in 2^40,
-/// because who stands between them chooses two keys.
+/// Each side receives the other's: to impersonate a machine, another key with the same 80 bits is
+/// needed, some 2^80 attempts. A code for both machines together could be found in 2^40 attempts,
+/// because an intermediary chooses two keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Code([u8; LEN]);
 
@@ -23,7 +23,7 @@ impl Code {
         Self(code)
     }
 
-    /// Its bits.
+    /// Returns the bits.
     pub fn bytes(&self) -> &[u8; LEN] {
         &self.0
     }
@@ -73,11 +73,11 @@ impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse()
-            .map_err(|()| de::Error::custom(format_args!("{text:?} is no code of a device")))
+            .map_err(|()| de::Error::custom(format_args!("{text:?} is not a code of a device")))
     }
 }
 
-/// 80 bits are 16 letters of base 32 (RFC 4648 section 6), in four groups.
+/// Length of a code: 80 bits are 16 letters of base 32 (RFC 4648 section 6), in four groups.
 const LEN: usize = hawser_wire::receipt::CODE_LEN;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Signatures of a machine's key, over more than handshakes.
+//! Signatures with a machine's key, in addition to handshakes.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 
 use super::{Identity, KeyHash};
 
-/// Signs with a machine's key.
+/// Signer with a machine's key.
 pub struct Signer {
     pair: Ed25519KeyPair,
     public: [u8; 32],
@@ -22,13 +22,13 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// The public key (RFC 8032 section 5.1.5).
+    /// Returns the public key (RFC 8032 section 5.1.5).
     #[must_use]
     pub fn public(&self) -> [u8; 32] {
         self.public
     }
 
-    /// The signature of a message.
+    /// Returns the signature of a message.
     #[must_use]
     pub fn sign(&self, message: &[u8]) -> [u8; 64] {
         let mut out = [0; 64];
@@ -38,10 +38,10 @@ impl Signer {
 }
 
 impl Identity {
-    /// What signs with this key.
+    /// Returns a signer with this key.
     ///
     /// # Errors
-    /// The cryptographic library does not take the key.
+    /// If the cryptographic library does not accept the key.
     pub fn signer(&self) -> anyhow::Result<Signer> {
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&self.secret);
         let pair = pair.map_err(|_| anyhow!("the key cannot sign"))?;
@@ -52,7 +52,7 @@ impl Identity {
 }
 
 impl KeyHash {
-    /// The hash of an Ed25519 key, of which the 32 bytes are known.
+    /// Returns the hash of an Ed25519 key, given its 32 bytes.
     #[must_use]
     pub fn of_ed25519(public: &[u8; 32]) -> Self {
         let mut spki = SPKI_OF_ED25519.to_vec();
@@ -61,7 +61,7 @@ impl KeyHash {
     }
 }
 
-/// Whether the owner of a public key has signed the message.
+/// Returns whether the owner of a public key has signed the message.
 #[must_use]
 pub fn has_signed(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
     UnparsedPublicKey::new(&ED25519, public)
@@ -69,8 +69,8 @@ pub fn has_signed(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bo
         .is_ok()
 }
 
-/// What stands before the 32 bytes in a `SubjectPublicKeyInfo` (RFC 8410 section 4): two sequences,
-/// the object identifier 1.3.101.112, and a string of bits.
+/// Prefix of the 32 bytes in a `SubjectPublicKeyInfo` (RFC 8410 section 4): two sequences, the
+/// object identifier 1.3.101.112, and a string of bits.
 const SPKI_OF_ED25519: [u8; 12] = [
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];

@@ -1,4 +1,4 @@
-//! Devices of OpenWrt's interfaces, as `/etc/config/network` has them.
+//! Devices of OpenWrt's interfaces, from `/etc/config/network`.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -37,16 +37,17 @@ impl Devices {
         }
     }
 
-    /// Returns whether nothing is known of devices.
+    /// Returns whether no devices are known.
     pub(super) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// Returns the device of an interface: its own name where nothing is known of it, as OpenWrt
-    /// calls many.
+    /// Returns the device of an interface: an unknown interface has its own name, as is common in
+    /// OpenWrt.
     pub(super) fn device(&self, interface: &str) -> String {
         let mut name = interface;
-        // An alias names another interface; as many steps as there are interfaces end any circle.
+        // An alias names another interface; the number of interfaces bounds the steps, so that a
+        // loop ends.
         for _ in 0..=self.known.len() {
             match self.known.get(name).and_then(|device| device.name.as_deref()) {
                 Some(device) => match device.strip_prefix('@') {
@@ -65,7 +66,7 @@ impl Devices {
     }
 }
 
-/// Returns the device of an interface; protocols over PPP make one, modems have theirs.
+/// Returns the device of an interface; protocols over PPP create one, modems have their own.
 fn device(section: &Section) -> Option<String> {
     let protocol = section.get("proto").unwrap_or_default();
     match protocol {

@@ -1,9 +1,9 @@
 //! mwan3 as `client.toml`.
 //!
-//! mwan3 gives each connection one network, by a policy: members of the lowest metric that works,
-//! shared out by weight. With a hub, all packets use all members of the default policy, and members
-//! of a higher metric are backups; rules with another policy send their connections past the hub.
-//! In direct mode, policies become rules over networks in order of their metric.
+//! mwan3 assigns a network to each connection by a policy: the members with the lowest working
+//! metric, distributed by weight. With a hub, all packets use all members of the default policy,
+//! and members of a higher metric are backups; rules with another policy send their connections
+//! past the hub. In direct mode, policies become rules over networks in order of their metric.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ type Groups = Vec<Vec<(String, u16)>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Policy {
     groups: Groups,
-    /// Connections are refused while no member works.
+    /// Set if connections are rejected while no member works.
     strict: bool,
 }
 
@@ -44,7 +44,7 @@ struct Conversion<'a> {
     out: Written,
 }
 
-/// Converts the sections; `None` where no interface is enabled.
+/// Converts the sections; `None` if no interface is enabled.
 pub(super) fn convert(sections: &[Section], mode: ImportMode) -> Option<Written> {
     let others = ["network", "firewall", "dhcp", "wireless", "system"];
     let own = sections
@@ -81,7 +81,7 @@ impl<'a> Conversion<'a> {
                 self.enabled.insert(&section.name, device);
             } else {
                 self.out.note(format!(
-                    "interface {}: {} is no name of a device",
+                    "interface {}: {} is not a device name",
                     section.name,
                     quoted(&device)
                 ));
@@ -92,7 +92,7 @@ impl<'a> Conversion<'a> {
     fn write(&mut self) {
         if self.devices.is_empty() {
             self.out.note(
-                "names of devices: those of mwan3's interfaces stand in their place; name /etc/config/network after the file to have them converted",
+                "names of devices: replaced by the names of mwan3's interfaces; add /etc/config/network after the file to convert them",
             );
         }
         let rules = self.of_kind("rule");
@@ -112,7 +112,7 @@ impl<'a> Conversion<'a> {
         self.out.set("forward", true);
     }
 
-    /// Finds the policy of all connections of which no rule says otherwise.
+    /// Finds the policy of all connections without a rule.
     fn default_policy(&mut self, rules: &[&Section]) -> Option<Policy> {
         let all = rules.iter().filter(|rule| is_for_all(rule));
         let last = all.clone().find(|rule| rule.get("family") != Some("ipv6"));
@@ -128,8 +128,8 @@ impl<'a> Conversion<'a> {
         found
     }
 
-    /// Finds a policy by its name; `None` where no member of it is enabled, and of those that are
-    /// built in.
+    /// Returns a policy by its name; `None` if no member of it is enabled, and for built-in
+    /// policies.
     fn policy(&mut self, name: &str) -> Option<Policy> {
         let policies = self.of_kind("policy");
         let policy = policies.into_iter().find(|policy| policy.name == name)?;
@@ -162,7 +162,7 @@ impl<'a> Conversion<'a> {
         (!groups.is_empty()).then_some(Policy { groups, strict })
     }
 
-    /// Writes what holds for connections of which no rule says otherwise.
+    /// Writes the settings for connections without a rule.
     fn write_default(&mut self, default: Option<&Policy>, used: &BTreeSet<String>) {
         let Some(policy) = default else { return };
         match self.mode {
@@ -178,7 +178,7 @@ impl<'a> Conversion<'a> {
                 }
                 if is_weighted(&policy.groups[0]) {
                     self.out
-                        .note("weight: with a hub, each packet takes the network that delivers it soonest");
+                        .note("weight: with a hub, each packet uses the network that delivers it first");
                 }
             }
             ImportMode::Direct => {
@@ -211,7 +211,7 @@ impl<'a> Conversion<'a> {
                 let left = rules[index + 1..].iter().filter(|rule| !is_for_all(rule));
                 for rule in left {
                     self.out.note(format!(
-                        "rule {}: it follows a rule for all connections, which decides",
+                        "rule {}: it follows a rule for all connections, so it has no effect",
                         rule.name
                     ));
                 }
@@ -249,7 +249,7 @@ impl<'a> Conversion<'a> {
         }
         if default.is_none() && !is_v6_for_all {
             self.out
-                .note("the main routing table for connections of which no rule says anything: all networks are used");
+                .note("the main routing table for connections that match no rule: they use all networks");
         }
     }
 
@@ -289,15 +289,15 @@ impl<'a> Conversion<'a> {
         }
     }
 
-    /// Returns the keys by which a rule knows its connections; `None`, with a note, where they
-    /// cannot say it: a rule for more connections than before would be another one.
+    /// Returns the keys that select a rule's connections; `None`, with a note, if the keys cannot
+    /// express the selection, because a rule for more connections would differ.
     fn flows(&mut self, rule: &Section) -> Option<Vec<(&'static str, Value)>> {
         match flows(rule, &self.devices) {
             Ok(keys) => Some(keys),
             Err(option) => {
                 let value = quoted(rule.get(option).unwrap_or_default());
                 self.out.note(format!(
-                    "rule {}: its {option} {value} cannot be said here, so it is left out",
+                    "rule {}: its {option} {value} has no counterpart, so the rule is omitted",
                     rule.name
                 ));
                 None
@@ -322,14 +322,14 @@ impl<'a> Conversion<'a> {
             };
             if !self.out.set_check(&device, check) {
                 self.out.note(format!(
-                    "interface {}: its check, as {device} has one of another interface",
+                    "interface {}: its check, because {device} has that of another interface",
                     section.name
                 ));
             }
         }
     }
 
-    /// Notes options that nothing here reads.
+    /// Adds notes about unread options.
     fn note_rest(&mut self) {
         for section in self.sections.clone() {
             let read: &[&str] = match section.kind.as_str() {
@@ -367,7 +367,7 @@ fn is_weighted(group: &[(String, u16)]) -> bool {
     group.iter().any(|(_, weight)| *weight != group[0].1)
 }
 
-/// Returns whether a rule is for all connections, of one family or both.
+/// Returns whether a rule applies to all connections, of one family or both.
 fn is_for_all(rule: &Section) -> bool {
     let narrows = ["src_ip", "src_port", "dest_port", "src_iface", "ipset"];
     let is_whole = |option: &str| {
@@ -402,7 +402,7 @@ fn flows(rule: &Section, devices: &Devices) -> Result<Vec<(&'static str, Value)>
         to.extend(net("2000::/3"));
     }
     let is_icmp = keys.iter().any(|(_, value)| value.as_str() == Some("icmp"));
-    // mwan3 ignores ports where there are none.
+    // mwan3 ignores ports of protocols without ports.
     let ports = if is_icmp { Vec::new() } else { ports(rule)? };
     for (name, values) in [("port", ports), ("from", texts(&from)), ("to", texts(&to))] {
         if !values.is_empty() {
@@ -417,7 +417,7 @@ fn texts(nets: &[hawser_units::Net]) -> Vec<Value> {
     nets.iter().map(|net| Value::from(text(net))).collect()
 }
 
-/// Reads addresses with commas or spaces between them; none where all are meant.
+/// Parses addresses separated by commas or spaces; empty if all are meant.
 fn subnets(rule: &Section, option: &'static str) -> Result<Vec<hawser_units::Net>, &'static str> {
     let parts = rule.words(option).flat_map(|word| word.split(','));
     let parts = parts.filter(|part| !part.is_empty());
@@ -430,7 +430,7 @@ fn subnets(rule: &Section, option: &'static str) -> Result<Vec<hawser_units::Net
     }
 }
 
-/// Reads ports with commas or spaces between them, and ranges with `:` or `-`.
+/// Parses ports separated by commas or spaces, and ranges with `:` or `-`.
 fn ports(rule: &Section) -> Result<Vec<Value>, &'static str> {
     let parts = rule.words("dest_port").flat_map(|word| word.split(','));
     let parts = parts.filter(|part| !part.is_empty());
@@ -452,7 +452,7 @@ pub(super) fn is_device(name: &str) -> bool {
     name.parse::<InterfaceName>().is_ok()
 }
 
-/// Options of an interface that are read, or that nothing depends on here.
+/// Options of an interface that are read, or have no effect here.
 const INTERFACE: &[&str] = &[
     "enabled",
     "family",
@@ -486,5 +486,5 @@ const RULE: &[&str] = &[
     "use_policy",
     "sticky",
 ];
-/// Options of the whole that Hawser sees to itself.
+/// Global options that Hawser does not need.
 const GLOBALS: &[&str] = &["mmx_mask", "rtmon_interval", "local_source", "enabled"];

@@ -1,6 +1,6 @@
-//! OpenMPTCProuter as `client.toml` of a client: its networks with their part, checks and rates.
+//! OpenMPTCProuter as `client.toml` of a client: its networks with their roles, checks and rates.
 //!
-//! Its server is replaced by a hub, so nothing of servers, proxies and VPNs is converted. Notes
+//! A hub replaces its server, so settings of servers, proxies and VPNs are not converted. Notes
 //! name options, and never values: some are secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,10 +9,12 @@ use toml::Value;
 
 use super::devices::Devices;
 use super::mwan3::is_device;
+use super::tracker::MAX_SECONDS;
 use super::uci::Section;
 use super::written::{Written, quoted};
+use crate::check::{MAX_COUNT, MAX_TARGETS};
 
-/// Converts the sections; `None` where no network takes part.
+/// Converts the sections; `None` if no network is used.
 pub(super) fn convert(sections: &[Section]) -> Option<Written> {
     let mut out = Written::default();
     let devices = Devices::of(sections);
@@ -20,7 +22,7 @@ pub(super) fn convert(sections: &[Section]) -> Option<Written> {
         let all = sections.iter();
         all.filter(move |section| section.package == package && section.kind == kind)
     };
-    // Its own file repeats the part of each network; that of `network` is in force.
+    // Its own file repeats the role of each network; the role in `network` is the effective one.
     let mut parts: BTreeMap<&str, &str> = BTreeMap::new();
     for section in of("openmptcprouter", "interface").chain(of("network", "interface")) {
         if let Some(part) = section.get("multipath") {
@@ -34,7 +36,7 @@ pub(super) fn convert(sections: &[Section]) -> Option<Written> {
             "off" | "" => continue,
             _ if !is_device(&device) => {
                 out.note(format!(
-                    "interface {name}: {} is no name of a device",
+                    "interface {name}: {} is not a device name",
                     quoted(&device)
                 ));
                 continue;
@@ -42,7 +44,7 @@ pub(super) fn convert(sections: &[Section]) -> Option<Written> {
             "backup" => out.set_network(&device, "use", "backup"),
             "on" | "master" | "handover" => {}
             other => out.note(format!(
-                "interface {name}: multipath {}, so it is used as others",
+                "interface {name}: multipath {}, so it is used like the others",
                 quoted(other)
             )),
         }
@@ -69,7 +71,7 @@ pub(super) fn convert(sections: &[Section]) -> Option<Written> {
     Some(out)
 }
 
-/// Writes the rates to which a queue of SQM holds a network, in kbit/s there.
+/// Converts the rate limits of SQM queues, which are in kbit/s in that configuration.
 fn write_caps(section: &Section, used: &BTreeMap<&str, String>, out: &mut Written) {
     let names = [
         section.name.as_str(),
@@ -89,7 +91,7 @@ fn write_caps(section: &Section, used: &BTreeMap<&str, String>, out: &mut Writte
     }
 }
 
-/// Writes the checks of its tracker; what an interface does not say, the section of defaults does.
+/// Writes the checks of its tracker; the section of defaults supplies missing values.
 fn write_checks(sections: &[Section], used: &BTreeMap<&str, String>, out: &mut Written) {
     let tracker = || sections.iter().filter(|section| section.package == "omr-tracker");
     let defaults = tracker().find(|section| section.kind == "defaults");
@@ -146,8 +148,8 @@ fn write_checks(sections: &[Section], used: &BTreeMap<&str, String>, out: &mut W
                 quoted(method),
                 number("timeout", 2, MAX_SECONDS),
                 number("interval", 2, MAX_SECONDS),
-                number("tries", 4, MAX_COUNT),
-                number("tries_up", 2, MAX_COUNT),
+                number("tries", 4, MAX_COUNT.into()),
+                number("tries_up", 2, MAX_COUNT.into()),
             ),
         );
     }
@@ -194,10 +196,3 @@ fn note_rest(sections: &[Section], used: &BTreeMap<&str, String>, out: &mut Writ
         }
     }
 }
-
-/// Bound of targets. Source: `check.rs`.
-const MAX_TARGETS: usize = 16;
-/// Bound of counts. Source: `check.rs`.
-const MAX_COUNT: u64 = 100;
-/// Bound of intervals. Source: `mwan3.rs`.
-const MAX_SECONDS: u64 = 86_400;

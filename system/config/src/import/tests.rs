@@ -1,4 +1,4 @@
-//! Tests of both conversions, on files of our own in the same syntax.
+//! Tests of both conversions, with own files in the same syntax.
 
 use super::*;
 use crate::client::NetworkConfig;
@@ -176,7 +176,7 @@ fn a_tracker_becomes_a_check() {
     assert_eq!(terms.quality.recovered.loss_percent, Some(10));
     let secure = network(&config, "pppoe-dsl").check.expect("it has a check");
     assert_eq!(secure.targets[0].to_string(), "tcp example.org:443");
-    assert!(has_note(&imported, "\"0.0.0.0\" is no target"));
+    assert!(has_note(&imported, "\"0.0.0.0\" is not a target"));
     assert!(has_note(&imported, "interface cable6: its check"));
     assert_eq!(network(&config, "wwan0").check, None);
 }
@@ -258,7 +258,7 @@ fn an_error_has_its_line_and_secrets_are_not_repeated() {
         ImportMode::Hub,
     );
     let error = error.expect_err("it is wrong").to_string();
-    assert!(error.starts_with("mwan3:2: \"bad\" is none of"), "{error}");
+    assert!(error.starts_with("mwan3:2: \"bad\" is unknown"), "{error}");
     let nothing = import_mwan3(&sources(&[("mwan3", "config interface a\n")]), ImportMode::Hub);
     assert!(
         nothing
@@ -340,7 +340,7 @@ fn networks_of_an_openmptcprouter_keep_their_part() {
 }
 
 proptest::proptest! {
-    /// Every text is converted, or refused in one line; never a defect of ours.
+    /// Every text is converted, or rejected in one line, and never causes an internal defect.
     #[test]
     fn no_file_makes_it_panic(
         lines in proptest::collection::vec(

@@ -2,8 +2,9 @@
 
 use super::uci::Section;
 use super::written::{Written, quoted};
+use crate::check::{MAX_COUNT, MAX_TARGETS};
 
-/// Returns the table of a health check; `None` where an interface has no target.
+/// Returns the table of a health check; `None` if an interface has no target.
 pub(super) fn check(section: &Section, out: &mut Written) -> Option<String> {
     let name = &section.name;
     let method = section.get("track_method").unwrap_or("ping");
@@ -14,7 +15,7 @@ pub(super) fn check(section: &Section, out: &mut Written) -> Option<String> {
         "httping" | "nping-tcp" => ("tcp", Some(HTTP)),
         other => {
             out.note(format!(
-                "interface {name}: track_method {}, so targets are asked by ping",
+                "interface {name}: track_method {}, replaced by ping",
                 quoted(other)
             ));
             ("ping", None)
@@ -24,7 +25,7 @@ pub(super) fn check(section: &Section, out: &mut Written) -> Option<String> {
     for target in section.words("track_ip") {
         match target_of(target, port) {
             Some(target) => targets.push(target),
-            None => out.note(format!("interface {name}: {} is no target", quoted(target))),
+            None => out.note(format!("interface {name}: {} is not a target", quoted(target))),
         }
     }
     targets.dedup();
@@ -47,7 +48,7 @@ fn table(section: &Section, method: &str, targets: &[String]) -> String {
         format!("target = [{}]", list.join(", ")),
         format!("method = {}", quoted(method)),
         format!("needed = {}", number("reliability", 1, targets.len() as u64)),
-        format!("count = {}", number("count", 1, MAX_COUNT)),
+        format!("count = {}", number("count", 1, MAX_COUNT.into())),
         format!("timeout = {}", seconds(number("timeout", TIMEOUT, MAX_SECONDS))),
         format!("every = {}", seconds(interval)),
     ];
@@ -60,8 +61,8 @@ fn table(section: &Section, method: &str, targets: &[String]) -> String {
             lines.push(format!("{key} = {}", seconds(value)));
         }
     }
-    lines.push(format!("down = {}", number("down", DOWN, MAX_COUNT)));
-    lines.push(format!("up = {}", number("up", UP, MAX_COUNT)));
+    lines.push(format!("down = {}", number("down", DOWN, MAX_COUNT.into())));
+    lines.push(format!("up = {}", number("up", UP, MAX_COUNT.into())));
     if section.is_on("check_quality") {
         for (option, key, default) in [
             ("failure_loss", "max_loss", 40),
@@ -109,17 +110,13 @@ fn target_of(text: &str, port: Option<u16>) -> Option<String> {
 /// Ports of HTTP and HTTPS. Source: RFC 9110 section 4.2.
 const HTTP: u16 = 80;
 const HTTPS: u16 = 443;
-/// Defaults of mwan3's tracker, from its page of the OpenWrt manual. Units: s.
+/// Default of `interval`. Source: the page of mwan3 in the manual of OpenWrt. Units: s.
 const INTERVAL: u64 = 10;
-/// Default of `timeout`. Units: s.
+/// Default of `timeout`. Source: the same page. Units: s.
 const TIMEOUT: u64 = 4;
-/// Default of `down`.
+/// Default of `down`. Source: the same page.
 const DOWN: u64 = 5;
-/// Default of `up`.
+/// Default of `up`. Source: the same page.
 const UP: u64 = 5;
-/// Bounds of what a check takes (`check.rs`).
-const MAX_COUNT: u64 = 100;
-/// Bound of targets (`check.rs`).
-const MAX_TARGETS: usize = 16;
-/// Bound of intervals: a day.
-const MAX_SECONDS: u64 = 86_400;
+/// Bound of intervals. Source: the seconds of a day.
+pub(super) const MAX_SECONDS: u64 = 86_400;

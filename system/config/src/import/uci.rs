@@ -1,8 +1,7 @@
-//! The syntax of OpenWrt's configuration files (UCI), as `uci export` and `/etc/config` have it.
+//! Parser of OpenWrt's configuration files (UCI), in the form of `uci export` and `/etc/config`.
 //!
-//! The text is a stranger's: its size is bounded, a line that is not understood is an error with
-//! its number, and nothing panics. Words may be quoted as in a shell; a quoted word may go on over
-//! several lines.
+//! The text is untrusted: its size is bounded, an invalid line is an error with its number, and no
+//! input causes a panic. Words may be quoted as in a shell; a quoted word may span several lines.
 
 use std::fmt;
 
@@ -13,7 +12,7 @@ pub(crate) struct Section {
     pub(crate) package: String,
     /// Type, such as `interface`.
     pub(crate) kind: String,
-    /// Name; empty where it has none.
+    /// Name; empty if it has none.
     pub(crate) name: String,
     /// Options and lists in their order; several values of one name are a list.
     pub(crate) options: Vec<(String, String)>,
@@ -44,7 +43,7 @@ impl Section {
     }
 }
 
-/// A line that is not understood.
+/// Invalid line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UciError {
     file: String,
@@ -60,7 +59,7 @@ impl fmt::Display for UciError {
 
 impl std::error::Error for UciError {}
 
-/// Reads a file. `package`: its package, unless it names one itself.
+/// Parses a file. `package` is its package, unless the file names one.
 pub(crate) fn parse(file: &str, text: &str, package: &str) -> Result<Vec<Section>, UciError> {
     let error = |line: usize, what: &str| UciError {
         file: file.to_owned(),
@@ -68,7 +67,10 @@ pub(crate) fn parse(file: &str, text: &str, package: &str) -> Result<Vec<Section
         what: what.to_owned(),
     };
     if text.len() > MAX_BYTES {
-        return Err(error(1, "the file is larger than 1 MiB: it is no configuration"));
+        return Err(error(
+            1,
+            "the file is larger than 1 MiB, so it is not a configuration",
+        ));
     }
     let mut sections: Vec<Section> = Vec::new();
     let mut package = package.to_owned();
@@ -95,18 +97,18 @@ pub(crate) fn parse(file: &str, text: &str, package: &str) -> Result<Vec<Section
                 }
             },
             ["option" | "list", name, _] => {
-                return Err(error(line, &format!("{name:?} is no name of an option")));
+                return Err(error(line, &format!("{name:?} is not a name of an option")));
             }
             ["package" | "config" | "option" | "list", ..] => {
                 return Err(error(
                     line,
-                    "too few or too many words: option NAME 'VALUE' is right, with quotes around spaces",
+                    "wrong number of words: expected option NAME 'VALUE', with quotes around spaces",
                 ));
             }
             [word, ..] => {
                 return Err(error(
                     line,
-                    &format!("{word:?} is none of config, option, list and package"),
+                    &format!("{word:?} is unknown: expected config, option, list or package"),
                 ));
             }
         }
@@ -134,8 +136,8 @@ struct Words<'a> {
 }
 
 impl Words<'_> {
-    /// Reads the words of the next line, which may be several where quotes are open; `None` at the
-    /// end.
+    /// Reads the words of the next line, which may be several lines if quotes are open; `None` at
+    /// the end.
     fn next_line(&mut self) -> Result<Option<Vec<String>>, &'static str> {
         if self.text.is_empty() {
             return Ok(None);
@@ -238,13 +240,13 @@ mod tests {
     #[test]
     fn a_line_that_is_not_understood_is_named() {
         for (text, expected) in [
-            ("config a\nnonsense here\n", "file:2: \"nonsense\" is none of"),
+            ("config a\nnonsense here\n", "file:2: \"nonsense\" is unknown"),
             ("\n\noption a b\n", "file:3: an option before the first section"),
-            ("config a\noption a b c\n", "file:2: too few or too many words"),
-            ("config a\noption a\n", "file:2: too few"),
+            ("config a\noption a b c\n", "file:2: wrong number of words"),
+            ("config a\noption a\n", "file:2: wrong number"),
             ("config a\noption a 'b\nc\n", "file:2: the quote is not closed"),
-            ("config a\noption 'a b' c\n", "file:2: \"a b\" is no name"),
-            ("config\n", "file:1: too few"),
+            ("config a\noption 'a b' c\n", "file:2: \"a b\" is not a name"),
+            ("config\n", "file:1: wrong number"),
         ] {
             let error = read(text).expect_err(text);
             assert!(error.starts_with(expected), "{error}");

@@ -1,4 +1,4 @@
-//! Text of a `client.toml` that is being written, and notes on what it does not say.
+//! Generated text of a `client.toml`, and notes about settings that it omits.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -59,7 +59,7 @@ impl Written {
         }
     }
 
-    /// Notes what has no counterpart.
+    /// Adds a note about a setting without a counterpart.
     pub(super) fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         if !self.notes.contains(&note) {
@@ -67,7 +67,7 @@ impl Written {
         }
     }
 
-    /// Notes that an option of a section has none.
+    /// Adds a note that an option of a section has no counterpart.
     pub(super) fn note_unused(&mut self, kind: &str, option: &str, section: &str) {
         let key = (kind.to_owned(), option.to_owned());
         let sections = self.unused.entry(key).or_default();
@@ -76,7 +76,7 @@ impl Written {
         }
     }
 
-    /// Returns the text and the notes. A note has no line breaks, so it stays in its comment.
+    /// Returns the text and the notes. A note has no line breaks, so it remains within its comment.
     pub(super) fn finish(self) -> (String, Vec<String>) {
         let mut text = format!("\n{}", self.top);
         for (name, network) in &self.networks {
@@ -106,7 +106,7 @@ impl Written {
     }
 }
 
-/// Quotes a key where it is not a plain one.
+/// Quotes a key unless it is a bare key.
 fn key(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     if !name.is_empty() && name.bytes().all(is_plain) {
@@ -131,7 +131,7 @@ pub(super) fn quoted(text: &str) -> String {
     out + "\""
 }
 
-/// Replaces control characters, which end lines and steer terminals.
+/// Replaces control characters, which end lines and control terminals.
 pub(super) fn one_line(text: &str) -> String {
     text.chars()
         .map(|next| if next.is_control() { '?' } else { next })

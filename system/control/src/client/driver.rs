@@ -1,15 +1,17 @@
-//! Keeps a session with the side that has a hub's role: joins its machine, the networks with their
-//! paths, the attempts to reach that side and the control connection.
+//! Driver of a session with the side that has a hub's role: connects its machine, the networks with
+//! their paths, the attempts to reach that side and the control connection.
 //!
-//! Who that side is, what it is told first, and what follows from it in the system is the business
-//! of who drives this: the client of a hub, and the joining box of a repeater. They hand in what
-//! happens, and then drain [`Driver::poll`].
+//! The caller, the client of a hub or the joining box of a repeater, determines that side, its
+//! first message, and the changes of the system. It passes events, and then drains
+//! [`Driver::poll`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use hawser_config::identity::random;
+use hawser_dataplane::checkpoint::SessionCheckpoint;
 use hawser_dataplane::{Change, Event, Orders, PathState, Role, SessionId};
+use hawser_proto::checkpoint::{BadCheckpoint, ClientPaths};
 use hawser_proto::session::{ClientAction, ClientSession, SessionConfig};
 use hawser_units::{Instant, NetworkId, PathId, Rate};
 use hawser_wire::control::{CloseReason, Limit, Message, Welcome};
@@ -20,86 +22,86 @@ use super::networks::{Attached, Networks};
 use super::reach::{Line, News, Outcome, Reach};
 use crate::client::Established;
 
-/// A session, and what carries it.
+/// Session with its connections and networks.
 pub struct Driver {
-    /// Which paths the session has.
+    /// State machine of the session's paths.
     pub machine: ClientSession,
-    /// The networks in use, with their sockets.
+    /// Networks in use, with their sockets.
     pub networks: Networks,
     /// Attempts to reach the hub.
     pub reach: Reach,
-    /// The control connection, while there is one.
+    /// Control connection, if established.
     pub line: Option<Line>,
-    /// What the other side holds this one to.
+    /// Limit that the other side enforces.
     pub limit: Limit,
-    /// Of the newest keys.
+    /// Epoch of the newest keys.
     pub epoch: u8,
-    /// Reaches the data plane.
+    /// Queue to the data plane.
     pub orders: Orders,
-    /// The origin of the session's clock.
+    /// Origin of the session's clock.
     pub started: Clock,
-    /// When the other side is looked for again.
+    /// Time of the next attempt to reach the other side.
     pub retry_at: Option<tokio::time::Instant>,
     lines: u64,
     news: mpsc::Sender<(u64, News)>,
     incoming: mpsc::Receiver<(u64, News)>,
 }
 
-/// What who drives this has to do.
+/// Request to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// A session has begun: what it is to be like can be said.
+    /// A session has begun, and its settings can be sent.
     Begun(SessionId),
     /// A path of a network has been opened.
     Opened(NetworkId, u16),
-    /// The control connection gives no answer.
+    /// The control connection does not answer.
     Silent,
-    /// The keys are old: look for the other side, beside the connection that there is.
+    /// The keys are old: connect to the other side again, in addition to the present connection.
     Rekey,
     /// Path ids have run out.
     Renew,
-    /// The hub has signed what a neighbour has carried.
+    /// The hub has signed a receipt for traffic that a neighbour relayed.
     Receipt(Receipt),
-    /// The hub will be taken down.
+    /// The hub is being drained.
     Leave,
-    /// The hub has named the others of its fleet.
+    /// The hub has announced the others of its fleet.
     OtherHubs,
-    /// The hub has said which subnets it leads here.
+    /// The hub has reported which subnets it routes here.
     Subnets,
     /// The other side ended the connection.
     Closed(CloseReason),
 }
 
-/// What has happened with the other side.
+/// Event of the other side.
 #[expect(
     clippy::large_enum_variant,
     reason = "it is taken apart at once, and never kept"
 )]
-/// What has happened, for [`Driver::next`].
+/// Event of [`Driver::next`].
 pub enum Happened {
-    /// An attempt to reach it has ended.
+    /// An attempt to reach the other side has ended.
     Outcome(Outcome),
-    /// It has said something, which the machine has taken in.
+    /// Message of the other side, which the machine has processed.
     Heard,
-    /// The control connection is of no more use, and why.
+    /// The control connection is lost, with the reason.
     Lost(String),
 }
 
-/// What the data plane's event was about.
+/// Notice of the data plane about this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// A path of a network is in another state.
+pub enum Notice {
+    /// The state of a network's path has changed.
     Path(NetworkId, PathState),
     /// A network has begun or ceased to police its path.
     Policed(NetworkId),
-    /// Whether any path works.
+    /// A first path works, or the last one has failed.
     Alive(bool),
-    /// The keys have protected enough.
+    /// The keys have protected the maximum number of packets.
     Rekey,
 }
 
 impl Driver {
-    /// Without a session and without networks.
+    /// Creates a driver without a session and without networks.
     pub fn new(orders: Orders, config: SessionConfig) -> Self {
         let (news, incoming) = mpsc::channel(NEWS);
         Self {
@@ -118,33 +120,62 @@ impl Driver {
         }
     }
 
-    /// One for another session of this machine, by the same clock: without networks.
+    /// Continues with a session of the previous process, as its data plane does.
+    ///
+    /// # Errors
+    /// If the checkpoint is invalid; there is then no session.
+    pub fn restore(
+        &mut self,
+        config: SessionConfig,
+        saved: &ClientPaths,
+        plane: SessionCheckpoint,
+    ) -> Result<SessionId, BadCheckpoint> {
+        plane.check()?;
+        self.machine = ClientSession::restore(config, saved)?;
+        let session = SessionId(saved.session);
+        self.order(Change::RestoreSession {
+            session,
+            role: Role::Client,
+            inner: Vec::new(),
+            checkpoint: Box::new(plane),
+        });
+        Ok(session)
+    }
+
+    /// Leaves the control connection without a goodbye: a successor continues the session.
+    pub fn leave(&mut self) {
+        if let Some(line) = self.line.take() {
+            line.abandon();
+        }
+    }
+
+    /// Creates a driver without networks for another session of this machine, with the same clock.
     #[must_use]
-    pub fn beside(&self, config: SessionConfig) -> Self {
+    pub fn for_another_session(&self, config: SessionConfig) -> Self {
         Self {
-            networks: self.networks.beside(),
+            networks: self.networks.for_another_session(),
             started: self.started,
             ..Self::new(Arc::clone(&self.orders), config)
         }
     }
 
-    /// The time of the machine.
+    /// Returns the time of the machine.
     pub fn now(&self) -> Instant {
         Instant::ZERO + self.started.elapsed()
     }
 
-    /// That time as the runtime has it.
+    /// Converts a time to the runtime's clock.
     pub fn at(&self, time: Instant) -> tokio::time::Instant {
         tokio::time::Instant::from_std(self.started + Duration::from_nanos(time.as_nanos()))
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    /// Returns when [`handle_timeout`](Self::handle_timeout) has an effect.
     pub fn poll_timeout(&self) -> Option<tokio::time::Instant> {
         let machine = self.machine.poll_timeout().map(|(at, _)| self.at(at));
         [machine, self.retry_at].into_iter().flatten().min()
     }
 
-    /// Does what is due; true: it is time to look for the other side again.
+    /// Executes due actions. Returns whether it is time to search the other side again.
     pub fn handle_timeout(&mut self) -> bool {
         let now = self.now();
         self.note_round_trip();
@@ -152,18 +183,19 @@ impl Driver {
         self.retry_at.is_some_and(|at| at <= tokio::time::Instant::now())
     }
 
-    /// Answers of the other side may take as long as the connection's own packets say.
+    /// Passes the connection's measured round-trip time to the machine as the expected time of
+    /// answers.
     fn note_round_trip(&mut self) {
         if let Some(line) = &self.line {
             self.machine.handle_round_trip(line.round_trip());
         }
     }
 
-    /// What happens next with attempts and the control connection. May be dropped while it waits.
+    /// Waits for the next event of attempts and the control connection. Cancel safe.
     pub async fn next(&mut self) -> Happened {
         tokio::select! {
             outcome = self.reach.next() => Happened::Outcome(outcome),
-            // This holds a sender, so there is always more to come.
+            // The driver holds a sender, so the channel never closes.
             Some((line, news)) = self.incoming.recv() => match self.handle_news(line, news) {
                 Some(why) => Happened::Lost(why),
                 None => Happened::Heard,
@@ -171,7 +203,7 @@ impl Driver {
         }
     }
 
-    /// Takes news in; why the control connection is lost, if it is.
+    /// Handles an event. Returns the reason if the control connection is lost.
     fn handle_news(&mut self, line: u64, news: News) -> Option<String> {
         if self.line.as_ref().is_none_or(|present| present.number != line) {
             return None;
@@ -188,10 +220,10 @@ impl Driver {
         }
     }
 
-    /// Gives the control connection up; over which network it was, if there was one.
+    /// Abandons the control connection. Returns its network, if there was a connection.
     pub fn lose_line(&mut self, why: &str) -> Option<NetworkId> {
         let line = self.line.take()?;
-        tracing::info!(why, "control connection lost; packets flow on");
+        tracing::info!(why, "control connection lost; packets still pass");
         let network = line.network;
         self.reach.handle_round_trip(line.round_trip());
         line.abandon();
@@ -199,12 +231,12 @@ impl Driver {
         Some(network)
     }
 
-    /// Whether the control connection is over that network.
+    /// Returns whether the control connection uses that network.
     pub fn is_line_over(&self, network: NetworkId) -> bool {
         self.line.as_ref().is_some_and(|line| line.network == network)
     }
 
-    /// The other side has let this one in, over a network; `None` where that is gone by now.
+    /// Handles acceptance by the other side over a network; `None` if the network has been removed.
     pub fn handle_established(&mut self, network: NetworkId, established: Established) -> Option<Connected> {
         let Established {
             connection,
@@ -229,8 +261,8 @@ impl Driver {
         Some(Connected { welcome, keys })
     }
 
-    /// Installs the keys of a connection, once what it has begun is carried out: the session exists
-    /// then, and its paths open when the other side has answered.
+    /// Installs the keys of a connection, once its first actions have been executed: the session
+    /// exists then, and its paths open when the other side has answered.
     pub fn install(&mut self, connected: Connected) -> Welcome {
         let Connected { welcome, keys } = connected;
         let (session, epoch) = (SessionId(welcome.session), welcome.epoch);
@@ -239,8 +271,8 @@ impl Driver {
         welcome
     }
 
-    /// What the data plane says of the session; `None` where it is of another.
-    pub fn handle_event(&mut self, event: &Event) -> Option<Told> {
+    /// Handles an event of the data plane; returns `None` if it is about another session.
+    pub fn handle_event(&mut self, event: &Event) -> Option<Notice> {
         let now = self.now();
         self.note_round_trip();
         let is_own = |session: SessionId| self.machine.session() == Some(session.0);
@@ -255,7 +287,7 @@ impl Driver {
                 if is_doubtful && self.is_line_over(network) {
                     self.machine.handle_doubt(now);
                 }
-                Some(Told::Path(network, state))
+                Some(Notice::Path(network, state))
             }
             Event::Policed {
                 session,
@@ -264,28 +296,28 @@ impl Driver {
             } if is_own(session) => {
                 let network = self.machine.network(path.0)?;
                 self.networks.attached.get_mut(&network)?.is_policed = is_policed;
-                Some(Told::Policed(network))
+                Some(Notice::Policed(network))
             }
             Event::Alive { session, alive } if is_own(session) => {
                 if !alive {
                     self.machine.handle_doubt(now);
                 }
-                Some(Told::Alive(alive))
+                Some(Notice::Alive(alive))
             }
-            Event::RekeyWanted { session } if is_own(session) => Some(Told::Rekey),
+            Event::RekeyWanted { session } if is_own(session) => Some(Notice::Rekey),
             Event::Path { .. } | Event::Policed { .. } | Event::Alive { .. } | Event::RekeyWanted { .. } => {
                 None
             }
         }
     }
 
-    /// Whether fresh keys are to be had now: by a connection beside the one that there is.
+    /// Returns whether new keys can be negotiated now, with an additional connection.
     pub fn may_rekey(&self) -> bool {
         !self.reach.is_busy() && self.line.is_some()
     }
 
-    /// Carries out what the machine wants, up to what is not its own to do. `cap`: what a network
-    /// may carry towards the other side.
+    /// Executes the machine's outputs until one that the driver cannot execute itself, and returns
+    /// it. `cap` returns the cap of a network towards the other side.
     pub fn poll(&mut self, cap: impl Fn(&Attached) -> Option<Rate>) -> Option<Want> {
         while let Some(action) = self.machine.poll_action() {
             if let Some(want) = self.act(action, &cap) {
@@ -293,7 +325,7 @@ impl Driver {
             }
         }
         while let Some(message) = self.machine.poll_transmit() {
-            self.tell(message);
+            self.send(message);
         }
         None
     }
@@ -337,9 +369,9 @@ impl Driver {
                 None
             }
             ClientAction::Limit(limit) => {
-                tracing::info!(%limit, "told by the hub");
+                tracing::info!(%limit, "notice of the hub");
                 self.limit = limit;
-                // Packets wait here, each flow in its own queue, and not at the hub.
+                // Packets wait here in the queue of their flow, not at the hub.
                 if let Some(session) = self.machine.session().map(SessionId) {
                     let limit = limit.rate();
                     self.order(Change::SetLimit { session, limit });
@@ -381,19 +413,25 @@ impl Driver {
         });
     }
 
-    /// Says something to the other side, if there is a connection.
-    pub fn tell(&self, message: Message) {
+    /// Sends a message to the other side, if there is a connection.
+    pub fn send(&self, message: Message) {
         if let Some(line) = &self.line {
             line.send(message);
         }
     }
 
-    /// Asks something of the data plane.
+    /// Sends a change to the data plane.
     pub fn order(&self, change: Change) {
         (self.orders)(change.into());
     }
 
-    /// Says goodbye.
+    /// Ends the session in the data plane, with its paths and streams.
+    pub fn end_session(&mut self) {
+        self.machine.handle_session_over();
+        while self.poll(|_| None).is_some() {}
+    }
+
+    /// Sends a goodbye.
     pub async fn end(&mut self) {
         if let Some(line) = self.line.take() {
             let _ = tokio::time::timeout(GOODBYE, line.close(CloseReason::Shutdown)).await;
@@ -401,19 +439,21 @@ impl Driver {
     }
 }
 
-/// A control connection that has just been made: what was agreed on, and its keys.
+/// New control connection: its parameters and keys.
 pub struct Connected {
-    /// What the hub has assigned.
+    /// Parameters that the hub has assigned.
     pub welcome: Welcome,
     keys: hawser_dataplane::EpochKeys,
 }
 
-/// A number for a path.
+/// Returns a random index for a path.
 pub fn fresh_index() -> u32 {
     u32::from_be_bytes(random())
 }
 
-/// How long a goodbye may take.
+/// Timeout of a goodbye. Source: our choice, a round trip on most networks; a longer one delays the
+/// end of the program, without one the hub notices after its idle timeout.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// Messages of a hub that wait to be taken in; one that says more waits too.
+/// Capacity of the queue of messages of a hub; a hub that sends more waits. Source: our choice;
+/// more only takes memory.
 const NEWS: usize = 64;

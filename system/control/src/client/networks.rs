@@ -1,7 +1,7 @@
-//! The client's networks: a data socket and a QUIC endpoint each.
+//! Networks of a client, each with a data socket and a QUIC endpoint.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,88 +11,103 @@ use hawser_linux::netlink::Network;
 use hawser_linux::udp::open_near;
 use hawser_linux::udp::{DataSocket, open_bound};
 use hawser_units::{NetworkId, Rate};
+use hawser_wire::nat64::{Prefix, is_of_translator};
 
 use crate::tls;
 
-/// A network in use.
+/// Network in use.
 pub struct Attached {
-    /// As the kernel shows it.
+    /// Properties as the kernel reports them.
     pub network: Network,
-    /// Where the hub is reached over it.
+    /// Address of the hub over this network.
     pub remote: SocketAddr,
-    /// The data plane's socket on it.
+    /// Prefix with which this network translates the addresses of IPv4 hosts, if it is used.
+    pub nat64: Option<Prefix>,
+    /// Socket of the data plane on the network.
     pub socket: SocketId,
-    /// The control channel's endpoint on it.
+    /// Endpoint of the control channel on the network.
     pub endpoint: quinn::Endpoint,
-    /// What the data plane says of its path.
+    /// State of its path, as the data plane reports it.
     pub state: Option<PathState>,
-    /// The network polices its path, in either direction.
+    /// Set if the network polices its path, in either direction.
     pub is_policed: bool,
-    /// What `remote` is.
-    pub way: Way,
+    /// Transport of its path.
+    pub transport: Transport,
 }
 
-/// How the hub is reached over a network.
+/// Transport to the hub over a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// By UDP: `remote` is the hub.
+pub enum Transport {
+    /// UDP: `remote` is the hub.
     Udp,
-    /// By TLS beside the way of UDP over that network: `remote` is a relay on loopback.
+    /// TLS concurrent with UDP over that network: `remote` is a relay on loopback.
     Tls(NetworkId),
-    /// Through a neighbour, which relays to that address of the hub: `remote` is a port of its, or
-    /// the hub inside of GRE.
-    /// At most `cap` in each direction.
+    /// Neighbour, which relays to this address of the hub: `remote` is a port of the neighbour, or
+    /// the hub inside GRE. The rate is at most `cap` in each direction.
     Member {
         /// The hub.
         hub: SocketAddr,
-        /// Of UDP payload.
+        /// Maximum rate of UDP payload.
         cap: Option<Rate>,
     },
 }
 
 impl Attached {
-    /// Which of these addresses its sockets lead to; none from where a relay stands in between.
+    /// Returns the address at which its sockets reach the hub with these addresses; `None` with a
+    /// relay.
     pub fn leads_to(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
-        let mut fitting = addresses
-            .iter()
-            .filter(|address| self.is_plain() && address.is_ipv6() == self.remote.is_ipv6());
-        fitting.next().copied()
+        let fits = |address: &SocketAddr| address.is_ipv6() == self.remote.is_ipv6();
+        self.is_plain().then(|| reached(addresses, fits, self.nat64))?
     }
 
-    /// What its path is called.
+    /// Returns the hub's own address, if `remote` is one that the network translates to it.
+    pub fn untranslated(&self, remote: SocketAddr) -> SocketAddr {
+        let original = self.nat64.and_then(|prefix| prefix.original(remote));
+        original.unwrap_or(remote)
+    }
+
+    /// Returns the prefix with which the network translates the hub's address; `None` if it does
+    /// not.
+    pub fn translation(&self) -> Option<Prefix> {
+        let is_translated = self.is_plain() && self.untranslated(self.remote) != self.remote;
+        self.nat64.filter(|_| is_translated)
+    }
+
+    /// Returns the name of its path.
     pub(crate) fn path_name(&self) -> String {
-        match self.way {
-            Way::Tls(_) => format!("{}/tls", self.network.name),
-            Way::Udp | Way::Member { .. } => self.network.name.clone(),
+        match self.transport {
+            Transport::Tls(_) => format!("{}/tls", self.network.name),
+            Transport::Udp | Transport::Member { .. } => self.network.name.clone(),
         }
     }
 
-    /// Whether a network of this machine leads to the hub here, with nothing in between.
+    /// Returns whether this machine's own network reaches the hub directly, without a relay.
     pub fn is_plain(&self) -> bool {
-        self.way == Way::Udp
+        self.transport == Transport::Udp
     }
 
-    /// The caps towards the hub and from it: what is wanted here, and what a neighbour gives.
+    /// Returns the caps towards the hub and from it: the smaller of the local ones and a
+    /// neighbour's.
     pub fn caps(&self, wanted: [Option<Rate>; 2]) -> [Option<Rate>; 2] {
-        let of_member = match self.way {
-            Way::Member { cap, .. } => cap,
-            Way::Udp | Way::Tls(_) => None,
+        let of_member = match self.transport {
+            Transport::Member { cap, .. } => cap,
+            Transport::Udp | Transport::Tls(_) => None,
         };
         wanted.map(|wanted| wanted.into_iter().chain(of_member).min())
     }
 }
 
-/// All networks in use.
+/// Table of all networks in use.
 pub struct Networks {
     orders: Orders,
-    /// The next number of a network or a socket: those of all sessions of this machine differ.
+    /// Next number of a network or a socket, unique among all sessions of this machine.
     next: Arc<AtomicU32>,
-    /// Each with its number.
+    /// Networks by number.
     pub attached: BTreeMap<NetworkId, Attached>,
 }
 
 impl Networks {
-    /// None yet; `orders` reach the data plane.
+    /// Creates an empty table; `orders` is the queue to the data plane.
     pub fn new(orders: Orders) -> Self {
         Self {
             orders,
@@ -101,8 +116,8 @@ impl Networks {
         }
     }
 
-    /// None yet, of a session beside this one's.
-    pub(super) fn beside(&self) -> Self {
+    /// Creates an empty table for another session.
+    pub(super) fn for_another_session(&self) -> Self {
         Self {
             orders: Arc::clone(&self.orders),
             next: Arc::clone(&self.next),
@@ -114,7 +129,7 @@ impl Networks {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The network of that name, as it is without a relay in between.
+    /// Returns the network with that name that has no relay.
     pub fn by_name(&self, name: &str) -> Option<NetworkId> {
         self.attached
             .iter()
@@ -122,13 +137,16 @@ impl Networks {
             .map(|(id, _)| *id)
     }
 
-    /// Takes a network into use; `None` when the hub has no address of a family that it carries.
-    pub fn attach(&mut self, network: Network, hub: &[SocketAddr]) -> anyhow::Result<Option<NetworkId>> {
-        let Some(remote) = hub
-            .iter()
-            .find(|address| network.carries(address.is_ipv6()))
-            .copied()
-        else {
+    /// Adds a network; `None` if the hub has no address of a family that the network supports, nor
+    /// one that the network translates with the prefix `nat64`.
+    pub fn attach(
+        &mut self,
+        network: Network,
+        hub: &[SocketAddr],
+        nat64: Option<Prefix>,
+    ) -> anyhow::Result<Option<NetworkId>> {
+        let fits = |address: &SocketAddr| network.carries(address.is_ipv6());
+        let Some(remote) = reached(hub, fits, nat64) else {
             return Ok(None);
         };
         let socket = self.add_socket(&network, remote)?;
@@ -136,17 +154,18 @@ impl Networks {
         Ok(Some(self.add(Attached {
             network,
             remote,
+            nat64,
             socket,
             endpoint,
             state: None,
             is_policed: false,
-            way: Way::Udp,
+            transport: Transport::Udp,
         })))
     }
 
-    /// Takes the way by TLS beside a network into use: `relay` stands in place of the hub. `None`
-    /// when the network is gone.
-    pub fn attach_beside(
+    /// Adds the route over TLS of a network: `relay` replaces the hub's address. `None` if the
+    /// network was removed.
+    pub fn attach_auxiliary(
         &mut self,
         id: NetworkId,
         relay: SocketAddr,
@@ -160,25 +179,26 @@ impl Networks {
         Ok(Some(self.add(Attached {
             network,
             remote: relay,
+            nat64: None,
             socket,
             endpoint,
             state: None,
             is_policed: false,
-            way: Way::Tls(id),
+            transport: Transport::Tls(id),
         })))
     }
 
-    /// Where the hub is reached over a network, also where a relay stands in between.
+    /// Returns the hub's own address over a network, also behind a relay or a translator.
     pub fn hub(&self, id: NetworkId) -> Option<SocketAddr> {
         let attached = self.attached.get(&id)?;
-        match attached.way {
-            Way::Tls(plain) => Some(self.attached.get(&plain)?.remote),
-            Way::Udp => Some(attached.remote),
-            Way::Member { hub, .. } => Some(hub),
+        match attached.transport {
+            Transport::Tls(plain) => self.hub(plain),
+            Transport::Udp => Some(attached.untranslated(attached.remote)),
+            Transport::Member { hub, .. } => Some(hub),
         }
     }
 
-    /// Takes a neighbour's way out into use: `relay` stands in place of the hub. `cap_bps`: of IP
+    /// Adds a neighbour's uplink: `relay` replaces the hub's address. `cap_bps` is the cap of IP
     /// packets; 0 for none.
     pub fn attach_member(
         &mut self,
@@ -187,7 +207,7 @@ impl Networks {
         mtu: u16,
         cap_bps: u64,
     ) -> anyhow::Result<NetworkId> {
-        // Local networks carry 1,500 bytes (RFC 894); where one does not, probes find that out.
+        // Local networks have an MTU of 1,500 bytes (RFC 894); probes detect a smaller one.
         let network = Network {
             name: label.to_owned(),
             index: 0,
@@ -202,11 +222,12 @@ impl Networks {
         Ok(self.add(Attached {
             network,
             remote: relay,
+            nat64: None,
             socket,
             endpoint,
             state: None,
             is_policed: false,
-            way: Way::Member { hub, cap },
+            transport: Transport::Member { hub, cap },
         }))
     }
 
@@ -216,8 +237,9 @@ impl Networks {
         id
     }
 
-    /// Gives a changed network new sockets where the old ones hang on what is gone. True: its path
-    /// has to move to the new socket, and the old one, named, may go then.
+    /// Opens new sockets for a changed network if the old ones are bound to a removed device or
+    /// address. Returns the old socket if the network's path must move to the new one; the old one
+    /// may then be closed.
     pub fn refresh(&mut self, id: NetworkId, network: Network) -> anyhow::Result<Option<SocketId>> {
         let Some(attached) = self.attached.get_mut(&id) else {
             return Ok(None);
@@ -238,7 +260,7 @@ impl Networks {
         Ok(Some(old))
     }
 
-    /// Forgets a network. Its path must have been closed.
+    /// Removes a network. Its path must have been closed.
     pub fn detach(&mut self, id: NetworkId) {
         if let Some(attached) = self.attached.remove(&id) {
             (self.orders)(Change::RemoveSocket { id: attached.socket }.into());
@@ -258,12 +280,35 @@ impl Networks {
     }
 }
 
-/// The share of UDP payload in packets of 1,400 bytes, less one in a hundred: a sender that keeps a
-/// neighbour's cap fills no queue there.
+/// Share of UDP payload in packets of 1,400 bytes, less 1 %, so that a sender at a neighbour's cap
+/// builds no queue there. Source: 28 of these bytes are headers of IPv4 (RFC 791) and UDP (RFC
+/// 768), which leaves 0.98.
 const PAYLOAD: f64 = 0.97;
 
-/// Whether sockets that were opened before still work: they hang on the device, and packets under
-/// way on the address.
+/// Returns whether an address of a hub is of use on networks with a translator only.
+#[must_use]
+pub fn is_made_by_translator(address: &SocketAddr) -> bool {
+    matches!(address.ip(), IpAddr::V6(v6) if is_of_translator(v6))
+}
+
+/// Returns the address at which a hub is reached: the first one of its own that `fits`, or else the
+/// first one of IPv4 behind the prefix of a translator. Addresses that another network's translator
+/// has made come last.
+fn reached(
+    addresses: &[SocketAddr],
+    fits: impl Fn(&SocketAddr) -> bool,
+    nat64: Option<Prefix>,
+) -> Option<SocketAddr> {
+    let own = addresses
+        .iter()
+        .find(|address| fits(address) && !is_made_by_translator(address));
+    let translated = || addresses.iter().find_map(|address| nat64?.translate(*address));
+    let made = || addresses.iter().find(|address| fits(address));
+    own.copied().or_else(translated).or_else(|| made().copied())
+}
+
+/// Returns whether existing sockets are unusable now: they are bound to the device, and packets in
+/// flight to the address.
 fn needs_new_sockets(before: &Network, now: &Network) -> bool {
     before.index != now.index
         || before.v4 != now.v4
@@ -286,5 +331,32 @@ fn quic_endpoint(network: &Network, socket: UdpSocket) -> anyhow::Result<quinn::
         socket,
         Arc::new(quinn::TokioRuntime),
     )
-    .with_context(|| format!("cannot speak QUIC on the network {}", network.name))
+    .with_context(|| format!("cannot use QUIC on the network {}", network.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hub_is_reached_by_its_own_address_or_else_behind_a_translator() {
+        let address = |text: &str| -> SocketAddr { text.parse().expect(text) };
+        let prefix = Prefix::new("64:ff9b::".parse().expect("an address"), 96);
+        let (v4, v6) = (address("198.51.100.1:443"), address("[2001:db8::1]:443"));
+        let over = |addresses: &[SocketAddr], ipv6: bool, nat64| {
+            reached(addresses, |address| address.is_ipv6() == ipv6, nat64)
+        };
+        assert_eq!(over(&[v4, v6], true, prefix), Some(v6));
+        assert_eq!(
+            over(&[v4], true, prefix),
+            Some(address("[64:ff9b::198.51.100.1]:443"))
+        );
+        assert_eq!(over(&[v4], true, None), None);
+        assert_eq!(over(&[v6, v4], false, None), Some(v4));
+        let made = address("[64:ff9b::198.51.100.1]:443");
+        assert_eq!(over(&[made, v6], true, None), Some(v6), "made by another network");
+        assert_eq!(over(&[made], true, None), Some(made));
+        let private = address("10.0.0.1:443");
+        assert_eq!(over(&[private, v4], true, prefix), over(&[v4], true, prefix));
+    }
 }

@@ -1,4 +1,4 @@
-//! Reaching the hub: attempts over all networks at once, and the connection that won.
+//! Reaching the hub: concurrent attempts over all networks, and the first successful connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,52 +14,52 @@ use super::networks::Networks;
 use crate::client::{ConnectError, Established, Turn, connect};
 use crate::stream::ControlStream;
 
-/// What an attempt came to: at which hub, over which network.
+/// Outcome of an attempt: the hub, the network, and the result.
 pub type Outcome = (KeyHash, NetworkId, Result<Established, ConnectError>);
 
-/// A hub to be tried.
+/// Attempt at a hub.
 pub struct Call {
-    /// Its key.
+    /// Key of the hub.
     pub hub: KeyHash,
-    /// How the hub's key is checked, and which is shown to it.
+    /// TLS configuration: verification of the hub's key, and the presented key.
     pub config: quinn::ClientConfig,
-    /// What is said first.
+    /// First message.
     pub hello: Hello,
-    /// Where it is, unless the networks lead to it.
+    /// Addresses, unless those of the networks are used.
     pub addresses: Option<Vec<SocketAddr>>,
-    /// Which of several attempts presents itself.
+    /// Rule that decides which of several attempts presents itself.
     pub turn: Turn,
 }
 
-/// Attempts under way; none at first.
+/// Attempts in progress.
 #[derive(Default)]
 pub struct Reach {
     attempts: JoinSet<Outcome>,
-    /// The hubs that are being tried.
+    /// Hubs that are being tried.
     calls: Vec<Arc<Call>>,
     begun: Option<Instant>,
     pauses: u32,
-    /// What the last connection measured.
+    /// Round trip measured by the last connection.
     round_trip: Duration,
 }
 
 impl Reach {
-    /// Whether attempts are under way.
+    /// Returns whether attempts are in progress.
     pub fn is_busy(&self) -> bool {
         !self.attempts.is_empty()
     }
 
-    /// Whether attempts are under way that are younger than that.
+    /// Returns whether attempts younger than `age` are in progress.
     pub fn has_begun_within(&self, age: Duration) -> bool {
         self.is_busy() && self.begun.is_some_and(|begun| begun.elapsed() < age)
     }
 
-    /// Takes note of the round trip that a connection measured.
+    /// Records the round-trip time that a connection measured.
     pub fn handle_round_trip(&mut self, round_trip: Duration) {
         self.round_trip = round_trip;
     }
 
-    /// Tries every network, `last` at the end, each a moment after the one before.
+    /// Tries every network with staggered starts, `last` at the end.
     pub fn start(&mut self, networks: &Networks, last: Option<NetworkId>, calls: Vec<Call>) {
         self.attempts.abort_all();
         self.attempts = JoinSet::new();
@@ -67,9 +67,9 @@ impl Reach {
         self.call(networks, last, calls);
     }
 
-    /// The same, beside the attempts that are under way. A hub that is being tried is tried once
-    /// more, and the attempts at it go on taking turns.
-    pub fn start_beside(&mut self, networks: &Networks, calls: Vec<Call>) {
+    /// Starts attempts in addition to those in progress. A hub that is already being tried is tried
+    /// again, and its attempts share their turn.
+    pub fn start_concurrent(&mut self, networks: &Networks, calls: Vec<Call>) {
         if !self.is_busy() {
             self.calls.clear();
         }
@@ -93,7 +93,7 @@ impl Reach {
         }
     }
 
-    /// Tries one network more, beside those that are being tried. False: nobody is being sought.
+    /// Tries an additional network. Returns `false` if no attempt is in progress.
     pub fn join(&mut self, networks: &Networks, id: NetworkId) -> bool {
         let is_busy = self.is_busy() && !self.calls.is_empty();
         if is_busy {
@@ -129,7 +129,7 @@ impl Reach {
         }
     }
 
-    /// The next outcome; waits for ever while no attempt runs. May be dropped while it waits.
+    /// Waits for the next outcome; forever without an attempt. Cancel safe.
     pub async fn next(&mut self) -> Outcome {
         loop {
             match self.attempts.join_next().await {
@@ -141,7 +141,7 @@ impl Reach {
         }
     }
 
-    /// The hub is reached: the other attempts are moot.
+    /// Cancels the other attempts after the hub has been reached.
     pub fn stop(&mut self) {
         self.attempts.abort_all();
         self.attempts = JoinSet::new();
@@ -149,7 +149,7 @@ impl Reach {
         self.pauses = 0;
     }
 
-    /// How long to wait after all attempts have failed.
+    /// Returns the pause after all attempts have failed.
     pub fn pause(&mut self) -> Duration {
         let pause = FIRST_PAUSE * 2_u32.pow(self.pauses.min(4));
         self.pauses += 1;
@@ -157,8 +157,8 @@ impl Reach {
     }
 }
 
-/// Networks whose path works first; those known to be dead after those nobody knows; `last` at the
-/// end.
+/// Returns the networks in the order of attempts: those whose path works first; failed ones after
+/// unknown ones; `last` at the end.
 fn order(networks: &Networks, last: Option<NetworkId>) -> Vec<NetworkId> {
     use hawser_dataplane::PathState as P;
     let mut order: Vec<_> = networks.attached.iter().collect();
@@ -174,29 +174,30 @@ fn order(networks: &Networks, last: Option<NetworkId>) -> Vec<NetworkId> {
     order.into_iter().map(|(id, _)| *id).collect()
 }
 
-/// What a control connection reports.
+/// Report of a control connection.
 pub enum News {
-    /// The hub said something.
+    /// The hub sent a message.
     Message(Message),
-    /// The connection is gone.
+    /// The connection has ended.
     Lost(String),
 }
 
-/// The connection that carries the session.
+/// Control connection of the session.
 pub struct Line {
-    /// Tells it from earlier ones.
+    /// Number that distinguishes it from earlier ones.
     pub number: u64,
-    /// Over which network it goes.
+    /// Network of the connection.
     pub network: NetworkId,
     connection: quinn::Connection,
     outbox: mpsc::Sender<Message>,
-    /// What carries its messages.
+    /// Task that transfers its messages.
     pub task: tokio::task::JoinHandle<()>,
 }
 
 impl Line {
-    /// Serves a connection in the background; what it hears goes to `news`, under its number. Where
-    /// `news` is full, nothing more is read, so the flow control of QUIC holds the hub back.
+    /// Serves a connection in the background; received messages are passed to `news`, under its
+    /// number. While `news` is full, nothing more is read, so the flow control of QUIC stops the
+    /// hub.
     pub fn serve(
         number: u64,
         network: NetworkId,
@@ -220,25 +221,25 @@ impl Line {
         }
     }
 
-    /// Says something. Where a hub has not read [`OUTBOX`] messages, the connection ends.
+    /// Queues a message. If a hub has not read [`OUTBOX`] messages, the connection ends.
     pub fn send(&self, message: Message) {
         if let Err(mpsc::error::TrySendError::Full(_)) = self.outbox.try_send(message) {
             self.connection.close(0_u8.into(), b"");
         }
     }
 
-    /// Ends the connection with a word to the hub.
+    /// Ends the connection and notifies the hub.
     pub fn close(self, reason: CloseReason) -> tokio::task::JoinHandle<()> {
         self.send(Message::Close(reason));
         self.task
     }
 
-    /// As its packets have measured it.
+    /// Returns the round trip that its packets have measured.
     pub fn round_trip(&self) -> Duration {
         self.connection.rtt()
     }
 
-    /// Ends a connection that is of no more use: the other side would not hear.
+    /// Ends a failed connection without a notification, which could not arrive.
     pub fn abandon(self) {
         self.connection.close(0_u8.into(), b"");
         self.task.abort();
@@ -273,12 +274,14 @@ async fn converse(
     }
 }
 
-/// Between the starts of two attempts, or a round trip where that is longer: a healthy network
-/// answers within it, so the rest need not be troubled. On a slow one a handshake is much.
+/// Interval between the starts of two attempts, or a round trip if that is longer: a healthy
+/// network answers within it, so the others need not be tried. On a slow network a handshake is
+/// expensive. Source: RFC 8305 section 8, the recommended and the maximum connection attempt delay.
 const STAGGER: Duration = Duration::from_millis(250);
 const LONGEST_STAGGER: Duration = Duration::from_secs(2);
-/// Messages that wait for a hub that does not read. A roam over all 64 paths of a session closes
-/// and opens each, and says its cap and its end: 256 messages, and four of those.
+/// Capacity of the queue to a hub that does not read. Source: a change of all 64 paths of a session
+/// closes and opens each, and sends its cap and its end, which are 256 messages; four times this
+/// number.
 const OUTBOX: usize = 1_024;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(5);

@@ -1,9 +1,9 @@
 //! Confirmation that every hub of a fleet has carried out a change.
 //!
-//! A hub writes the number of the change that its sessions were held against into the database,
-//! whenever that changes and once a second. One that cannot reach the database serves the clients
-//! that it knows for as long as its `stale` says, and then ends all sessions: so a hub that has
-//! been silent for longer serves no client.
+//! A hub writes the number of the last change against which it has checked its sessions to the
+//! database, on every change and once a second. A hub that cannot reach the database serves its
+//! known clients for up to `stale`, and then ends all sessions; so a hub without an announcement
+//! for longer serves no client.
 
 use std::time::{Duration, Instant};
 
@@ -12,21 +12,21 @@ use hawser_config::identity::KeyHash;
 
 use super::database::{Database, Member};
 
-/// A hub of which it is not known whether it has carried out the last change.
+/// Hub that may not have executed the last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unconfirmed {
     /// Endpoints of the hub.
     pub endpoints: Vec<String>,
     /// Time since the hub announced itself.
     pub silent: Duration,
-    /// Time after which it has ended all its sessions if the database stays out of its reach; none
-    /// of a version that serves without a limit.
+    /// Time after which it has ended all its sessions if it cannot reach the database; `None` for a
+    /// version without this limit.
     pub until: Option<Duration>,
 }
 
-/// Waits until the hubs of a fleet have carried out what was changed before this call, at most for
-/// `within`, and not for hubs that do not announce themselves any more; `except` names a hub that
-/// is known not to run. Returns those that have not confirmed.
+/// Waits for at most `within` until the hubs of a fleet have executed the changes before this call,
+/// except for hubs that no longer announce themselves; `except` is a hub that is known not to run.
+/// Returns those that have not confirmed.
 ///
 /// # Errors
 /// The database cannot be reached.
@@ -49,8 +49,8 @@ pub fn unconfirmed_hubs(
     }
 }
 
-/// Returns whether a hub has carried out the change, or serves no client any more. An entry from
-/// before the question does not count: a standby that was promoted may repeat numbers of changes.
+/// Returns whether a hub has executed the change, or no longer serves a client. An entry from
+/// before the request does not count, because a promoted standby may repeat numbers of changes.
 fn has_confirmed(hub: &Member, change: i64, since_asked: Duration) -> bool {
     let has_expired = hub.stale.is_some_and(|stale| hub.seen > stale + MARGIN);
     let has_applied = hub.applied.is_some_and(|applied| applied >= change);
@@ -65,12 +65,12 @@ fn unconfirmed(hub: Member) -> Unconfirmed {
     }
 }
 
-/// Interval of questions to the database. Source: a fifth of the 0.5 s that a hub needs at most to
-/// notice a change and to confirm it.
+/// Interval of queries to the database. Source: a fifth of the 0.5 s that a hub needs at most to
+/// detect a change and to confirm it.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(100);
-/// Time by which a hub may serve longer than its `stale` after its last announcement. Source: it
-/// reads the database for up to 1 s after announcing itself, and notices after up to 5 s that the
-/// database does not answer.
+/// Time for which a hub may serve clients beyond its `stale` after its last announcement. Source:
+/// it reads the database for up to 1 s after announcing itself, and notices after up to 5 s that
+/// the database does not answer.
 const MARGIN: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -92,11 +92,11 @@ mod tests {
             (hub(second, Some(7), Some(minute)), true),
             (hub(second, Some(8), Some(minute)), true),
             (hub(second, Some(6), Some(minute)), false),
-            // It was written before the question.
+            // The entry was written before the request.
             (hub(3 * second, Some(7), Some(minute)), false),
             (hub(2 * minute, Some(6), Some(minute)), true),
             (hub(minute, Some(6), Some(minute)), false),
-            // An older version serves without a limit.
+            // An older version has no limit.
             (hub(second, None, None), false),
             (hub(1_000 * minute, None, None), false),
         ];

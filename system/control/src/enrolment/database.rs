@@ -1,16 +1,15 @@
 //! Clients in a PostgreSQL database, which several hubs share.
 //!
-//! Every change is one transaction that first takes the row of `hawser_store`: so changes
-//! happen one after another, whoever makes them, and each has a number. A row of a client says
-//! which change it is of, and one that is gone stays as a mark; so whoever knows the state
-//! after some change reads what has changed since, and nothing when the number is the same. The
-//! database refuses by itself to give one address or one key to two clients. No statement is
-//! more than standard SQL of the kind that distributed databases with PostgreSQL's protocol
-//! have.
+//! Every change is a transaction that first locks the row of `hawser_store`, so changes of all
+//! processes are serialized, and each has a number. A row of a client contains the number of its
+//! change, and a removed client leaves a marker; so a process that knows the state after a change
+//! only reads the later changes, and nothing if the number is the same. Constraints of the database
+//! prevent that two clients have the same address or key. All statements are standard SQL that
+//! distributed databases with PostgreSQL's protocol support.
 //!
-//! Failure: a connection that breaks is made anew once, unless a change may have been made already;
-//! then an error says so, and repeating the command harms nothing. Nothing takes longer than
-//! [`TIMEOUT`] for an attempt.
+//! Failure: a broken connection is reopened once, unless a change may already have been made; then
+//! an error reports this, and the command may be repeated safely. An attempt takes at most
+//! [`TIMEOUT`].
 
 mod connect;
 mod schema;
@@ -38,24 +37,24 @@ use super::records::{Decide, Edit, Freed, Known, QUARANTINE, Records, unknown};
 use super::{Client, ClientLimits, MonthSum};
 use crate::event_thread::EventThread;
 
-/// A database of clients. It waits by itself: never to be called from a task.
+/// Database of clients. Its functions block, so they must not be called from a task.
 #[derive(Debug)]
 pub(super) struct Database {
     door: Door,
     link: Option<Link>,
-    /// The change that `known` was read after.
+    /// The last change that `known` includes.
     pub(super) version: i64,
-    /// What was read last was all that there is, and not what has changed.
+    /// Set if the last read returned all records, and not only changes.
     pub(super) has_read_all: bool,
     thread: EventThread,
 }
 
-/// A connection. What another one has read may not be there: a standby that has been promoted may
-/// lack the last changes, and give their numbers to others.
+/// Connection. It may lack changes that another connection has read: a promoted standby may lack
+/// the last changes, and assign their numbers again.
 #[derive(Debug)]
 struct Link {
     connection: Connection,
-    /// The clients were read over it: what has changed since is enough.
+    /// Set if the clients were read over it, so that only later changes must be read.
     has_read: bool,
 }
 
@@ -73,71 +72,71 @@ impl DerefMut for Link {
     }
 }
 
-/// A hub of a fleet.
+/// Hub of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
-    /// Its key.
+    /// Key of the hub.
     pub(super) key: KeyHash,
-    /// Where it is reached: `HOST:PORT`, the likeliest first.
+    /// Addresses of the hub: `HOST:PORT`, the most probable first.
     pub(super) endpoints: Vec<String>,
-    /// How long ago it said so, by the database's clock.
+    /// Age of its last announcement, by the database's clock.
     pub(super) seen: Duration,
-    /// The change that its sessions were held against last; none of older versions.
+    /// Last change against which its sessions were checked; `None` for older versions.
     pub(super) applied: Option<i64>,
-    /// Time for which the hub serves known clients without the database; none of older versions.
+    /// Time for which the hub serves known clients without the database; `None` for older versions.
     pub(super) stale: Option<Duration>,
 }
 
 /// Announcement of a hub to the others.
 #[derive(Clone, Debug)]
 pub(super) struct Presence {
-    /// The hub's key.
+    /// Key of the hub.
     pub(super) key: KeyHash,
-    /// The hub's endpoints.
+    /// Endpoints of the hub.
     pub(super) endpoints: Vec<String>,
-    /// The change that its sessions were held against last.
+    /// Last change against which its sessions were checked.
     pub(super) applied: i64,
     /// Time for which the hub serves clients without the database.
     pub(super) stale: Duration,
 }
 
 impl Database {
-    /// Opens a database, and makes its tables when they are missing.
+    /// Opens a database, and creates missing tables.
     ///
     /// # Errors
-    /// It cannot be reached, or belongs to hubs with other pools, or to a newer program.
+    /// If it cannot be reached, or belongs to hubs with other pools, or to a newer program.
     pub(super) fn open(config: &StoreConfig, pool: Pool) -> anyhow::Result<Self> {
         let mut database = Self::new(config)?;
         database.run(async |link| schema::prepare(link, pool).await)?;
         Ok(database)
     }
 
-    /// The pools that the hubs of a database have; none when it has no tables yet.
+    /// Returns the pools of a database's hubs; `None` if it has no tables yet.
     ///
     /// # Errors
-    /// It cannot be reached, or belongs to a newer program.
+    /// If it cannot be reached, or belongs to a newer program.
     pub(super) fn pool_of(config: &StoreConfig) -> anyhow::Result<Option<String>> {
         Self::new(config)?.run(async |link| schema::pool_of(link).await)
     }
 
-    /// One whose tables are there; nothing is asked yet.
+    /// Creates a handle of a database whose tables exist; reads nothing yet.
     ///
     /// # Errors
-    /// The file of the authority is of no use.
+    /// If the file of the authority cannot be used.
     pub(super) fn new(config: &StoreConfig) -> anyhow::Result<Self> {
         Ok(Self {
             door: Door::new(config)?,
             link: None,
             version: 0,
             has_read_all: false,
-            // A thread of its own: what a transaction that ends early says last, that it is
-            // off, goes out also while nobody waits for the database.
+            // A separate thread also sends the rollback of an aborted transaction while no caller
+            // waits for the database.
             thread: EventThread::start("database")?,
         })
     }
 
-    /// Does something with a connection, and once more with a fresh one where the first broke
-    /// before anything could have been changed.
+    /// Runs `work` with a connection, and repeats it with a new one if the first failed before a
+    /// change was possible.
     fn run<T>(&mut self, mut work: impl AsyncFnMut(&mut Link) -> Result<T, Fault>) -> anyhow::Result<T> {
         let Self {
             door, link, thread, ..
@@ -178,7 +177,7 @@ impl Database {
                     Fault::Unknown(error) => {
                         *link = None;
                         return Err(door.explain(error)).context(
-                            "it is not known whether the change was made: look, and repeat it if not",
+                            "it is not known whether the change was made: check, and repeat it if necessary",
                         );
                     }
                 }
@@ -186,7 +185,7 @@ impl Database {
         })
     }
 
-    /// Says that a hub is here, and reads which there are.
+    /// Announces a hub, and reads the other hubs.
     ///
     /// # Errors
     /// The database cannot be reached.
@@ -204,7 +203,7 @@ impl Database {
                         &[&key, &endpoints, &own.applied, &stale],
                     )
                     .await?;
-                // Taken down by somebody who did not come back.
+                // The connection was removed by an operation that did not return.
                 connection
                     .execute(
                         "DELETE FROM hawser_hub WHERE seen < now() - INTERVAL '7 days'",
@@ -231,11 +230,11 @@ impl Database {
         rows.into_iter().map(member).collect()
     }
 
-    /// The hubs beside `own` that are there; who was heard of last comes first.
+    /// Returns the hubs other than `own`, the most recently seen first.
     ///
     /// # Errors
-    /// The database cannot be reached, or says what is no place.
-    pub(super) fn beside(&mut self, own: KeyHash) -> anyhow::Result<Vec<InvitedTo>> {
+    /// The database cannot be reached, or contains an invalid endpoint.
+    pub(super) fn other_hubs(&mut self, own: KeyHash) -> anyhow::Result<Vec<InvitedTo>> {
         let mut members = self.meet(None)?;
         members.retain(|member| member.key != own && member.seen < AWAY);
         members.sort_by_key(|member| member.seen);
@@ -249,7 +248,7 @@ impl Database {
         members.into_iter().map(invited_to).collect()
     }
 
-    /// Number of the last change that anybody made.
+    /// Returns the number of the last change by any process.
     ///
     /// # Errors
     /// The database cannot be reached.
@@ -262,11 +261,11 @@ impl Database {
         })
     }
 
-    /// Keeps what one ledger has counted: the sums of whole days. To say the same again, or
-    /// something older, changes nothing, so whoever does not know whether it was kept repeats it.
+    /// Stores the sums of whole days of one ledger. Storing the same or older sums has no effect,
+    /// so a caller without an answer may repeat the call.
     ///
     /// # Errors
-    /// The database cannot be reached: nothing is kept, or all of it.
+    /// If the database cannot be reached; either nothing or everything is stored.
     pub(super) fn keep(&mut self, ledger: &str, days: &[DaySum]) -> anyhow::Result<()> {
         self.run(async |connection| {
             let transaction = connection.transaction().await?;
@@ -289,7 +288,7 @@ impl Database {
         })
     }
 
-    /// What others than one ledger have counted in a month, by client: both directions together.
+    /// Returns the sums of other ledgers in a month, by client, both directions together.
     ///
     /// # Errors
     /// The database cannot be reached.
@@ -308,7 +307,7 @@ impl Database {
         rows.into_iter().map(sum).collect()
     }
 
-    /// What all hubs have carried, by client and month (`2026-11`).
+    /// Returns the usage of all hubs, by client and month (`2026-11`).
     ///
     /// # Errors
     /// The database cannot be reached.
@@ -393,12 +392,12 @@ impl Records for Database {
     }
 }
 
-/// What has changed after a number.
+/// Query of the changes after a number.
 const CHANGED: &str = "SELECT name, inner_v4, inner_v6, key, token, expires_unix_s, ports, is_gone, \
                        cap_bps, quota_bytes, subnets FROM hawser_client WHERE changed > $1";
 
-/// After which change rows are of interest: all of them, where one could not be read, or over a
-/// connection over which nothing was.
+/// Returns the change after which rows are read: zero, for all rows, if one could not be read, or
+/// for a connection over which nothing was read.
 fn since(known: &Known, version: i64, has_read: bool) -> i64 {
     if known.damage.is_none() && has_read {
         version
@@ -407,7 +406,7 @@ fn since(known: &Known, version: i64, has_read: bool) -> i64 {
     }
 }
 
-/// Rows that have changed, or all that there are, become what is known.
+/// Applies changed rows, or all rows, to the known state.
 fn take_in(known: &mut Known, rows: Vec<Row>, are_all: bool) {
     let mut damage = None;
     if are_all {
@@ -437,7 +436,7 @@ fn read_row(row: &Row) -> anyhow::Result<(String, Option<Client>)> {
     let ports: String = row.try_get(6)?;
     let port = |text: &str| match text.parse() {
         Ok(HubService(port)) => Ok(port),
-        Err(()) => bail!("{text:?} is no port"),
+        Err(()) => bail!("{text:?} is not a port"),
     };
     let subnets: String = row.try_get(10)?;
     let subnet = |text: &str| text.parse().map_err(anyhow::Error::msg);
@@ -448,6 +447,8 @@ fn read_row(row: &Row) -> anyhow::Result<(String, Option<Client>)> {
             .map(|text| text.parse())
             .transpose()?,
         key: key(3)?,
+        // Such clients exist only in files.
+        wireguard: None,
         token: key(4)?.map(|hash| hash.0),
         expires: UNIX_EPOCH + Duration::from_secs(expires.unsigned_abs()),
         ports: ports.split_terminator(',').map(port).collect::<Result<_, _>>()?,
@@ -464,7 +465,7 @@ fn read_row(row: &Row) -> anyhow::Result<(String, Option<Client>)> {
     Ok((name, Some(client)))
 }
 
-/// A limit as a row has it: none as the hubs have it for all, negative for no limit.
+/// Converts a limit of a row: `NULL` for the hubs' default, negative for no limit.
 fn own<T>(column: Option<i64>, limit: impl FnOnce(u64) -> T) -> Own<T> {
     match column.map(u64::try_from) {
         None => Own::AsDefault,
@@ -481,7 +482,7 @@ fn column(own: Own<u64>) -> Option<i64> {
     }
 }
 
-/// Addresses of clients that were removed lately.
+/// Returns addresses of recently removed clients.
 async fn freed(transaction: &Transaction<'_>) -> Result<Freed, Fault> {
     let rows = transaction
         .query("SELECT inner_v4, freed_unix_s FROM hawser_freed", &[])
@@ -496,7 +497,7 @@ async fn freed(transaction: &Transaction<'_>) -> Result<Freed, Fault> {
     Ok(found)
 }
 
-/// Remembers that the address of a client becomes free now, and forgets old entries.
+/// Stores that the address of a client becomes free now, and removes old entries.
 async fn free(transaction: &Transaction<'_>, name: &str) -> Result<(), Fault> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
@@ -557,16 +558,16 @@ async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Resul
     Ok(())
 }
 
-/// Why something did not work.
+/// Reason of a failure.
 #[derive(Debug)]
 enum Fault {
-    /// The connection broke, or there is none: nothing has been changed.
+    /// The connection failed or is missing; nothing has been changed.
     Gone(anyhow::Error),
-    /// Others were at it at the same time.
+    /// A concurrent change conflicted.
     Conflict(anyhow::Error),
-    /// Perhaps it did work.
+    /// The change may have succeeded.
     Unknown(anyhow::Error),
-    /// It shall not be.
+    /// Rejected by the decision.
     Decided(anyhow::Error),
 }
 
@@ -587,7 +588,7 @@ impl From<tokio_postgres::Error> for Fault {
         ];
         match error.code() {
             Some(code) if conflicts.contains(code) => Self::Conflict(error.into()),
-            // A server that stops or has become a standby says so before it closes.
+            // A server that stops or has become a standby reports this before it closes.
             Some(code)
                 if [
                     SqlState::ADMIN_SHUTDOWN,
@@ -605,12 +606,16 @@ impl From<tokio_postgres::Error> for Fault {
     }
 }
 
-/// For one attempt at the database.
+/// Timeout of one attempt at the database. Source: our choice, more than `CONNECTING` of
+/// `connect.rs` for two hosts of the URL; an administrator waits for as long before an error.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// A hub that has not said for so long that it is there is not worth an invitation. Hubs say it
-/// every second.
+/// Age of a hub's last announcement from which invitations do not contain it. Hubs announce
+/// themselves every second. Source: our choice; a shorter one omits hubs that restart, a longer one
+/// invites to hubs that are down.
 const AWAY: Duration = Duration::from_secs(60);
-/// Attempts at a change that others' changes get in the way of.
+/// Maximum number of attempts at a change that conflicts with others. Source: our choice; each
+/// attempt fails only if another hub's change succeeded meanwhile, so eight in a row need eight
+/// administrators at once.
 const CONFLICTS: u32 = 8;
 
 #[cfg(test)]

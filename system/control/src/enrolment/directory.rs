@@ -1,10 +1,9 @@
 //! Clients as files: one for each, `NAME.toml`, replaced atomically.
 //!
 //! `hawser hub invite` may write while the hub runs: files are separate, a lock file serialises
-//! changes, and it grows by a byte with each. So the hub sees at a glance whether what it knows
-//! is still true, and reads again only when it is not: two system calls when nothing has
-//! changed; else one for each client, and the files that are not as they were. A damaged file
-//! keeps its own client out and nobody else.
+//! changes, and it grows by a byte with each change. So the hub detects changes with two system
+//! calls and reads nothing if there are none; otherwise it needs one call for each client and reads
+//! the changed files. A damaged file excludes only its own client.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -28,7 +27,7 @@ use super::limits::Own;
 use super::records::{Decide, Edit, Freed, Known, QUARANTINE, Records, unknown};
 use super::{Client, ClientLimits, Subnet};
 
-/// The file of a client.
+/// File of a client.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientFile {
@@ -38,36 +37,40 @@ struct ClientFile {
     /// SHA-256 of the client's public key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
+    /// Public key of a WireGuard client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wireguard: Option<String>,
     /// SHA-256 of the invitation's token.
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
-    /// When the invitation ends, seconds since 1970.
+    /// Expiry of the invitation, seconds since 1970.
     expires_unix_s: u64,
-    /// The hub's ports that lead to it.
+    /// Ports of the hub that are forwarded to the client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     ports: Vec<HubService>,
-    /// What lies behind it and keeps its addresses, each with who begins connections to it.
+    /// Subnets behind the client whose machines keep their addresses, each with the clients that
+    /// may open connections to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     subnets: Vec<Subnet>,
-    /// `none`, or a rate; as the hub has it for all unless set.
+    /// `none`, or a rate; the hub's default unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cap: Option<String>,
-    /// `none`, or an amount; as the hub has it for all unless set.
+    /// `none`, or an amount; the hub's default unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     quota: Option<String>,
 }
 
-/// A directory of clients.
+/// Directory of clients.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// Which files were read last.
+    /// Stamps of the files that were read last.
     read_from: BTreeMap<String, Stamp>,
-    /// What was read last; none when that cannot be told.
+    /// Version that was read last; none if it is unknown.
     version: Option<Version>,
 }
 
-/// A state of a file.
+/// State of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     inode: u64,
@@ -76,8 +79,8 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    /// None for one that may change again without a difference: within a tick of the file system's
-    /// clock.
+    /// Returns the stamp of a file; `None` if the file may change again without a different stamp,
+    /// within a tick of the file system's clock.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let found = fs::metadata(path).ok()?;
         let modified = found.modified().ok()?;
@@ -90,20 +93,21 @@ impl Stamp {
     }
 }
 
-/// A state of the directory.
+/// State of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
-    /// Changes that a store made.
+    /// Number of changes by stores.
     changes: u64,
-    /// When a file came or went, also by hand.
+    /// Modification time of the directory, which changes when a file is added or removed, also by
+    /// hand.
     modified: SystemTime,
 }
 
 impl Directory {
-    /// A directory, which is made when missing.
+    /// Opens a directory, and creates a missing one.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// If it cannot be created.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         atomic_file::private_directory(path)?;
         Ok(Self {
@@ -130,7 +134,7 @@ impl Directory {
             if check_name(name).is_err() {
                 continue;
             }
-            // Seen before the file is: a change in between is read the next time.
+            // The stamp is read before the file, so a change in between is read the next time.
             let stamp = Stamp::of(&path);
             read_from.extend(stamp.map(|stamp| (name.to_owned(), stamp)));
             let before = known.clients.get(name).filter(|_| {
@@ -140,7 +144,7 @@ impl Directory {
             let client = before.cloned().map_or_else(|| read_client(name, &path), Ok);
             match client {
                 Ok(client) => drop(clients.insert(name.to_owned(), client)),
-                // Taken away between the listing and the look at it.
+                // The file was removed after the listing.
                 Err(_) if !path.exists() => {}
                 Err(error) => damaged = Some(error),
             }
@@ -165,6 +169,7 @@ impl Directory {
             inner_v4: client.inner_v4,
             inner_v6: client.inner_v6,
             key: client.key.map(|key| key.to_string()),
+            wireguard: client.wireguard.map(|key| key.to_string()),
             token: client.token.map(|token| HEXLOWER.encode(&token)),
             expires_unix_s: client
                 .expires
@@ -195,7 +200,7 @@ impl Directory {
         }
     }
 
-    /// Addresses of clients that were removed lately.
+    /// Addresses of clients that were removed recently.
     fn freed(&self) -> Freed {
         let text = fs::read_to_string(self.path.join(FREED)).unwrap_or_default();
         let one = |line: &str| {
@@ -208,7 +213,7 @@ impl Directory {
         freed
     }
 
-    /// Remembers that an address becomes free now, and forgets what was long ago.
+    /// Stores that an address becomes free now, and removes old entries.
     fn free(&self, address: Ipv4Addr) -> anyhow::Result<()> {
         let (mut freed, now) = (self.freed(), SystemTime::now());
         freed.retain(|_, at| now.duration_since(*at).is_ok_and(|age| age < QUARANTINE));
@@ -242,16 +247,18 @@ impl Directory {
 
 impl Records for Directory {
     fn read(&mut self, known: &mut Known) -> anyhow::Result<bool> {
-        // Seen before the files are: what changes in between is read twice, never missed.
+        // The version is read before the files, so a change in between is read twice but never
+        // missed.
         let version = self.version_on_disk();
         if version.is_some() && version == self.version {
             return Ok(false);
         }
         self.version = None;
         self.read_all(known)?;
-        // A file that comes by hand within the same tick of the file system's clock would not show.
+        // A file that is added manually within the same tick of the file system's clock would not
+        // be detected.
         let settled = |seen: &Version| seen.modified.elapsed().is_ok_and(|age| age > TICK);
-        // A retransmission in place would not show either.
+        // An edit in place would not be detected either.
         self.version = version.filter(settled).filter(|_| known.damage.is_none());
         Ok(true)
     }
@@ -270,8 +277,8 @@ impl Records for Directory {
             }
             known.apply(edit);
             has_changed = true;
-            // Where the disk is too full for one more byte, the directory's time still tells
-            // others.
+            // If the disk has no room for another byte, the directory's time still indicates the
+            // change.
             let counted = lock.write_all(b".").is_ok();
             let is_known = counted && known.damage.is_none();
             self.version = if is_known { self.version_on_disk() } else { None };
@@ -299,6 +306,11 @@ fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
         inner_v4: file.inner_v4,
         inner_v6: file.inner_v6,
         key: file.key.map(|key| key.parse()).transpose().with_context(place)?,
+        wireguard: file
+            .wireguard
+            .map(|key| key.parse())
+            .transpose()
+            .with_context(place)?,
         token: token.map(|hash| hash.0),
         expires: UNIX_EPOCH + Duration::from_secs(file.expires_unix_s),
         ports: file.ports.iter().map(|port| port.0).collect(),
@@ -313,7 +325,7 @@ fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
     })
 }
 
-/// A limit as the file of a client has it.
+/// Returns a limit in the form of a client's file.
 fn written<T>(own: Own<T>, text: impl FnOnce(T) -> String) -> Option<String> {
     match own {
         Own::AsDefault => None,
@@ -327,16 +339,17 @@ fn read<T>(text: Option<&str>, parse: impl FnOnce(&str) -> Option<T>) -> anyhow:
         None => Ok(Own::AsDefault),
         Some(UNLIMITED) => Ok(Own::Unlimited),
         Some(text) => {
-            let limit = parse(text).with_context(|| format!("{text:?} is no limit"))?;
+            let limit = parse(text).with_context(|| format!("{text:?} is not a limit"))?;
             Ok(Own::At(limit))
         }
     }
 }
 
-/// File of the addresses that were freed lately: a line for each, with seconds since 1970.
+/// File of recently freed addresses: a line for each, with seconds since 1970.
 const FREED: &str = ".freed";
-/// No limit, whatever the hub has for all.
+/// Word for no limit, regardless of the hub's default.
 const UNLIMITED: &str = "none";
 
-/// More than a tick of the clock that file systems stamp with.
+/// Tick of the file system's clock, with a margin. Source: a kernel of 100 Hz (`CONFIG_HZ_100`,
+/// linux/kernel/Kconfig.hz) has ticks of 10 ms, and file systems take their times from these.
 pub(super) const TICK: Duration = Duration::from_millis(50);

@@ -1,8 +1,8 @@
-//! What a hub that runs knows of its fleet: the clients and the other hubs in the database.
+//! State of a fleet in a process, read from its database.
 //!
-//! A thread reads the database all the time, so that nobody else waits for it. What was read
-//! last is there at once, and stays when the database does not answer. Changes are made by
-//! whoever wants them, on a thread that may wait, and are seen here as soon as they are made.
+//! A thread polls the database, so that no other thread waits for it. The last state is available
+//! without waiting, and remains while the database does not answer. Callers execute changes on a
+//! blocking thread; the changes are visible here immediately.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -16,44 +16,44 @@ use serde_json::{Value, json};
 use super::database::{Database, Member, Presence};
 use super::records::{Decide, Known, Records};
 
-/// The state of a fleet, shared by the parts of a process.
+/// State of a fleet, shared by the parts of a process.
 #[derive(Clone, Debug)]
 pub(super) struct Fleet(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
     known: Known,
-    /// The change that `known` was read after.
+    /// Number of the change that `known` includes.
     version: i64,
-    /// How often `known` became another.
+    /// Number of changes of `known`.
     set: u64,
     read_at: Instant,
-    /// What keeps it from being read, since `read_at`.
+    /// Error that prevents reading, since `read_at`.
     trouble: Option<String>,
     own: KeyHash,
     endpoints: Vec<String>,
     /// Time for which clients are served without the database.
     stale: Duration,
-    /// The change that the sessions of this hub were held against last.
+    /// Last change against which this hub's sessions were checked.
     applied: i64,
     members: Vec<Member>,
-    /// How often another hub came, went, or changed its endpoints.
+    /// Number of changes of other hubs or their endpoints.
     members_changed: u64,
-    /// Where this hub counts what it carries, and what of it the database does not have yet.
+    /// Ledger of this hub's usage; `unkept` is the part that the database does not have yet.
     ledger: String,
     unkept: BTreeMap<(String, Date), Used>,
-    /// The month of which it is of interest what other ledgers have counted; what they had when
-    /// that was read, and of which month.
+    /// Month for which the sums of other ledgers are read; `elsewhere` has the last read sums, and
+    /// their month.
     month: Option<String>,
     elsewhere: (String, BTreeMap<String, u64>),
 }
 
-/// Another hub where the same clients may come in.
+/// Other hub with the same clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherHub {
-    /// Its key.
+    /// Key of the hub.
     pub key: KeyHash,
-    /// Where it is reached: `HOST:PORT`.
+    /// Addresses of the hub: `HOST:PORT`.
     pub endpoints: Vec<String>,
 }
 
@@ -74,10 +74,10 @@ impl State {
 }
 
 impl Fleet {
-    /// Follows a database from now on, and says in it that this hub is there.
+    /// Starts to follow a database, and announces this hub in it.
     ///
     /// # Errors
-    /// The database cannot be read.
+    /// If the database cannot be read.
     pub(super) fn follow(
         mut database: Database,
         (own, stale): (KeyHash, Duration),
@@ -115,27 +115,27 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// A change was made by this process.
-    fn tell(&self, version: i64, known: &Known) {
+    /// Publishes a change of this process.
+    fn publish(&self, version: i64, known: &Known) {
         let mut state = self.state();
         if version > state.version {
             state.set(version, known);
         }
     }
 
-    /// Clients reach this hub elsewhere from now on.
+    /// Changes the endpoints of this hub.
     pub(super) fn set_endpoints(&self, endpoints: Vec<String>) {
         self.state().endpoints = endpoints;
     }
 
-    /// Brings sums of a ledger to the database, as soon as it answers.
+    /// Queues sums of a ledger, to be written when the database answers.
     pub(super) fn keep(&self, ledger: &str, sums: impl IntoIterator<Item = DaySum>) {
         let mut state = self.state();
         ledger.clone_into(&mut state.ledger);
         state.unkept.extend(sums);
     }
 
-    /// Brings some of the sums that wait to the database.
+    /// Writes some of the waiting sums to the database.
     fn keep_some(&self, database: &mut Database) -> anyhow::Result<()> {
         let (ledger, sums) = {
             let state = self.state();
@@ -149,7 +149,7 @@ impl Fleet {
         database.keep(&ledger, &sums)?;
         let mut state = self.state();
         for (of, used) in &sums {
-            // More may have been counted meanwhile.
+            // The sum may have increased in the meantime.
             if state.unkept.get(of) == Some(used) {
                 state.unkept.remove(of);
             }
@@ -157,8 +157,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// What other ledgers have counted in a month, when that was read last; it is read again from
-    /// now on.
+    /// Returns the sums of other ledgers in a month as of the last read, and requests repeated
+    /// reads.
     pub(super) fn used_elsewhere(&self, month: &str) -> BTreeMap<String, u64> {
         let mut state = self.state();
         state.month = Some(month.to_owned());
@@ -169,7 +169,7 @@ impl Fleet {
         }
     }
 
-    /// Reads what other ledgers have counted, where that is of interest.
+    /// Reads the sums of other ledgers, if requested.
     fn read_elsewhere(&self, database: &mut Database) -> anyhow::Result<()> {
         let (month, ledger) = {
             let state = self.state();
@@ -182,12 +182,12 @@ impl Fleet {
         Ok(())
     }
 
-    /// Whether somebody may have been revoked, or enrolled, without this hub's knowledge for long.
+    /// Returns whether the known state is too old to accept clients by it.
     pub(super) fn is_stale(&self) -> bool {
         self.state().read_at.elapsed() > STALE
     }
 
-    /// Returns whether the database has been silent for longer than `stale` permits.
+    /// Returns whether the database has not answered for longer than `stale` permits.
     pub(super) fn is_expired(&self) -> bool {
         let state = self.state();
         state.read_at.elapsed() >= state.stale
@@ -202,7 +202,7 @@ impl Fleet {
         let what = if left == 0 {
             "no client is served until it does".to_owned()
         } else {
-            format!("nobody new comes in, and all sessions end in {left} s (`stale` in hub.toml)")
+            format!("no new client is admitted, and all sessions end in {left} s (`stale` in hub.toml)")
         };
         Some(format!(
             "the database of clients has not answered for {} s: {what}",
@@ -210,23 +210,23 @@ impl Fleet {
         ))
     }
 
-    /// The sessions of this hub were held against the clients as that change left them.
+    /// Records that this hub's sessions were checked against the clients as of that change.
     pub(super) fn confirm(&self, change: i64) {
         self.state().applied = change;
     }
 
-    /// The hubs beside this one.
+    /// Returns the other hubs.
     pub(super) fn others(&self) -> Vec<OtherHub> {
         let state = self.state();
         others(&state.members, state.own)
     }
 
-    /// A number that is another whenever they are others.
+    /// Returns a number that changes whenever the other hubs change.
     pub(super) fn generation(&self) -> u64 {
         self.state().members_changed
     }
 
-    /// For status.
+    /// Returns the entry of status.
     pub(super) fn status(&self) -> Value {
         let state = self.state();
         let hubs = state.members.iter().map(|member| {
@@ -263,14 +263,14 @@ fn others(members: &[Member], own: KeyHash) -> Vec<OtherHub> {
     others.map(other).collect()
 }
 
-/// Reads the database until nobody wants to know.
+/// Reads the database until all receivers are dropped.
 fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
     let (mut met_at, mut announced) = (Instant::now(), 0);
     let mut summed_at = None;
     while let Some(fleet) = state.upgrade().map(Fleet) {
         let asked = Instant::now();
         let presence = fleet.state().presence();
-        // Who has revoked a client waits for the number of the change.
+        // A revoking process waits for the number of the change.
         let is_due = met_at.elapsed() >= BETWEEN_MEETINGS || presence.applied != announced;
         let outcome = database.read(&mut known).and_then(|has_changed| {
             let members = is_due.then(|| database.meet(Some(&presence))).transpose()?;
@@ -279,10 +279,10 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
         if outcome.is_ok()
             && let Err(error) = fleet.keep_some(&mut database)
         {
-            // They stay for the next look.
+            // They remain for the next poll.
             tracing::debug!(
                 error = format!("{error:#}"),
-                "the database does not keep what was carried"
+                "cannot store the usage in the database"
             );
         }
         if outcome.is_ok() && summed_at.is_none_or(|at: Instant| at.elapsed() >= BETWEEN_SUMS) {
@@ -290,10 +290,10 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
             if let Err(error) = has_read {
                 tracing::debug!(
                     error = format!("{error:#}"),
-                    "not known what other hubs have carried"
+                    "cannot read the usage of other hubs"
                 );
             }
-            // Before somebody wants to know there is nothing to wait for.
+            // Without a requested month there is nothing to read.
             summed_at = fleet.state().month.is_some().then(Instant::now);
         }
         let mut state = fleet.state();
@@ -303,8 +303,8 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
                 if let Some(trouble) = state.trouble.take() {
                     tracing::info!(trouble, "the store of clients answers again");
                 }
-                // A change of this process may be known already that this look has missed. Where
-                // another server answers, it is older changes that are not there any more.
+                // The state may already contain a change of this process that this read has missed.
+                // If another server answered, it may lack older changes.
                 if has_changed && (database.version > state.version || database.has_read_all) {
                     state.set(database.version, &known);
                 }
@@ -314,7 +314,7 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
                     state.members_changed += u64::from(before != others(&members, state.own));
                     state.members = members;
                 }
-                BETWEEN_LOOKS
+                POLL_INTERVAL
             }
             Err(error) => {
                 let error = format!("{error:#}");
@@ -322,7 +322,7 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
                     tracing::error!(
                         error,
                         stale_s = state.stale.as_secs_f64(),
-                        "the store of clients does not answer: nobody new comes in, and all sessions end after `stale`"
+                        "the store of clients does not answer: no new client is admitted, and all sessions end after `stale`"
                     );
                 }
                 state.trouble = Some(error);
@@ -335,13 +335,13 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
     }
 }
 
-/// The clients of a fleet, as they were read last. It changes nothing.
+/// Read-only view of a fleet's clients, as of the last read.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) fleet: Fleet,
-    /// How often it had become another when it was given out last.
+    /// Number of changes at the last delivery.
     pub(super) set: u64,
-    /// The change that what was given out was read after.
+    /// Number of the change that the delivered state includes.
     pub(super) change: i64,
 }
 
@@ -361,11 +361,11 @@ impl Records for View {
     }
 
     fn change(&mut self, _: &mut Known, _: Decide<'_>) -> anyhow::Result<bool> {
-        anyhow::bail!("what is read here is changed in the database")
+        anyhow::bail!("this copy is read-only: changes are made in the database")
     }
 }
 
-/// Changes the clients of a fleet. It waits: never to be used from a task.
+/// Writer of a fleet's clients. Its functions block, so they must not be called from a task.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) fleet: Fleet,
@@ -379,23 +379,31 @@ impl Records for Writer {
 
     fn change(&mut self, known: &mut Known, decide: Decide<'_>) -> anyhow::Result<bool> {
         let has_changed = self.database.change(known, decide)?;
-        self.fleet.tell(self.database.version, known);
+        self.fleet.publish(self.database.version, known);
         Ok(has_changed)
     }
 }
 
-/// A revocation takes effect within a second: a look, and one of the sessions at what it found.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-/// At a database that does not answer.
+/// Poll interval of the database. Source: a revocation takes effect within a second, which is one
+/// poll and one check of the sessions.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Retry interval of a database that does not answer. Source: our choice; hubs accept known clients
+/// meanwhile, and a shorter one burdens a database that starts.
 const BETWEEN_TRIALS: Duration = Duration::from_millis(500);
-/// Sums that are brought to the database at once: their writing delays the next look for less than
-/// a second where a round trip takes a millisecond.
+/// Sums that are written to the database at once. Source: writing them delays the next poll by half
+/// a second if a round trip takes a millisecond.
 const AT_ONCE: usize = 500;
-/// As often as hubs bring what they have counted.
+/// Interval of reading sums. Source: the interval in which hubs write them (`WRITE_EVERY` of
+/// `system/host/src/usage/mod.rs`).
 const BETWEEN_SUMS: Duration = Duration::from_secs(5);
-/// From one sign of life of a hub to the next.
+/// Interval of a hub's announcements. Source: our choice; one row a second for each hub. A longer
+/// one shows administrators and clients an older state, a shorter one writes more.
 const BETWEEN_MEETINGS: Duration = Duration::from_secs(1);
-/// Beyond this, nobody is let in by what was read last: who was revoked elsewhere could be.
+/// Age of the known state from which it is not used to accept clients, which may have been revoked
+/// at another hub. Source: our choice; a shorter one rejects clients during a failover of the
+/// database, a longer one accepts a revoked client for as long.
 const STALE: Duration = Duration::from_secs(10);
-/// A hub that has said nothing for so long is no longer named to clients.
+/// Age of a hub's last announcement from which it is not announced to clients. Source: our choice,
+/// a day of maintenance; a longer one makes clients try hubs that do not exist, after a shorter one
+/// clients must learn a hub again.
 const FORGOTTEN: Duration = Duration::from_secs(86_400);

@@ -1,24 +1,23 @@
-//! What a client may use, as its enrolment says it, and what follows from that and from the hub's
-//! defaults.
+//! Limits of a client by its enrolment, and the effective limits with the hub's defaults.
 
 use hawser_config::{LimitsConfig, Size, Speed, WhenUsed};
 use hawser_units::{Bytes, Rate};
 use hawser_wire::control::Limit;
 
-/// A limit of one client.
+/// Limit of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Own<T> {
-    /// As the hub has it for all.
+    /// Default of the hub.
     #[default]
     AsDefault,
-    /// No limit, whatever the hub has for all.
+    /// No limit, regardless of the hub's default.
     Unlimited,
-    /// This.
+    /// Own value.
     At(T),
 }
 
 impl<T> Own<T> {
-    /// The limit that holds where the hub has `default` for all.
+    /// Returns the effective limit at a hub with this default.
     pub fn or(self, default: Option<T>) -> Option<T> {
         match self {
             Self::AsDefault => default,
@@ -27,7 +26,7 @@ impl<T> Own<T> {
         }
     }
 
-    /// The same limit in another form.
+    /// Converts the limit to another form.
     pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Own<U> {
         match self {
             Self::AsDefault => Own::AsDefault,
@@ -37,16 +36,16 @@ impl<T> Own<T> {
     }
 }
 
-/// The limits of one client.
+/// Limits of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// At most this in each direction. Unit: UDP payload.
+    /// Maximum rate of UDP payload in each direction.
     pub cap: Own<Rate>,
-    /// At most this in a calendar month, both directions together. Unit: UDP payload.
+    /// Maximum bytes of UDP payload in a calendar month, both directions together.
     pub quota: Own<Bytes>,
 }
 
-/// Changes of a client's limits; what is `None` stays.
+/// Changes of a client's limits; `None` leaves a value unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitChange {
     /// The cap.
@@ -56,7 +55,7 @@ pub struct LimitChange {
 }
 
 impl LimitChange {
-    /// As a person says it; what is `None` stays.
+    /// Creates changes from a user's input; `None` leaves a value unchanged.
     #[must_use]
     pub fn new(cap: Option<Own<Speed>>, quota: Option<Own<Size>>) -> Self {
         Self {
@@ -67,19 +66,19 @@ impl LimitChange {
 }
 
 impl ClientLimits {
-    /// The cap that holds where a hub has these defaults.
+    /// Returns the effective cap at a hub with these defaults.
     #[must_use]
     pub fn cap(&self, defaults: &LimitsConfig) -> Option<Rate> {
         self.cap.or(defaults.cap.map(|cap| cap.0))
     }
 
-    /// The quota that holds where a hub has these defaults.
+    /// Returns the effective quota at a hub with these defaults.
     #[must_use]
     pub fn quota(&self, defaults: &LimitsConfig) -> Option<Bytes> {
         self.quota.or(defaults.quota.map(|quota| Bytes(quota.0)))
     }
 
-    /// What a client is held to that has used so much of the month.
+    /// Returns the effective limit of a client with this usage in the month.
     #[must_use]
     pub fn limit(&self, defaults: &LimitsConfig, used: Bytes) -> Limit {
         let cap = self.cap(defaults);
@@ -101,25 +100,25 @@ impl ClientLimits {
     }
 }
 
-/// What a client may use and has used, for status.
+/// Limits and usage of a client, for status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Standing {
-    /// In a word: `unlimited`, `capped`, `slowed`, `stopped`.
+    /// State as a word: `unlimited`, `capped`, `slowed`, `stopped`.
     pub state: &'static str,
-    /// What holds in each direction now, bit/s.
+    /// Effective limit in each direction now, bit/s.
     pub rate_bps: Option<u64>,
     /// The cap, bit/s.
     pub cap_bps: Option<u64>,
     /// The quota of the month.
     pub quota_bytes: Option<u64>,
-    /// What has been used of it.
+    /// Used part of the quota.
     pub used_bytes: Option<u64>,
-    /// What is left of it.
+    /// Rest of the quota.
     pub left_bytes: Option<u64>,
 }
 
 impl Standing {
-    /// Of a client with these limits that has used so much of the month.
+    /// Creates the status of a client with these limits and this usage in the month.
     #[must_use]
     pub fn of(limits: &ClientLimits, defaults: &LimitsConfig, used: Bytes) -> Self {
         let limit = limits.limit(defaults, used);

@@ -1,5 +1,4 @@
-//! Where the clients of a hub are kept: a directory of files, or a database that several hubs
-//! share.
+//! Storage of a hub's clients: a directory of files, or a database that several hubs share.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,24 +8,24 @@ use std::time::{Duration, SystemTime};
 
 use super::Client;
 
-/// What is known of the clients.
+/// Known state of the clients.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Known {
-    /// By name.
+    /// Clients by name.
     pub(super) clients: Arc<BTreeMap<String, Client>>,
-    /// What is wrong with a record, in words with the remedy.
+    /// Error in a damaged record, with the remedy.
     pub(super) damage: Option<String>,
-    /// Inner addresses of clients that were removed, and when; read for a change alone.
+    /// Inner addresses of removed clients, with the time of removal; read only for a change.
     pub(super) freed: Freed,
 }
 
 /// Addresses of removed clients, with the time of the removal.
 pub(super) type Freed = BTreeMap<Ipv4Addr, SystemTime>;
 
-/// Time for which the addresses of a removed client stay unused while the pool has others: packets
-/// that others still send there must not reach another client. Source: resolvers keep a name for a
-/// day at most, as a rule (RFC 1035 section 3.2.1 leaves it to the zone), and most servers end
-/// connections without a sign of life sooner.
+/// Time for which the addresses of a removed client stay unused while the pool has others: late
+/// packets to them must not reach another client. Source: resolvers usually cache a name for at
+/// most a day (RFC 1035 section 3.2.1 leaves it to the zone), and most servers end idle connections
+/// sooner.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(86_400);
 
 impl Known {
@@ -39,41 +38,41 @@ impl Known {
     }
 }
 
-/// A part of a change.
+/// Part of a change.
 #[derive(Clone, Debug)]
 pub(super) enum Edit {
-    /// The client is as this says.
+    /// Sets the record of the client.
     Put(Box<Client>),
-    /// Nobody is called this any more; an error where nobody was.
+    /// Removal of a name; an error if it does not exist.
     Remove(String),
 }
 
-/// What says, of the clients as they are, how they change.
+/// Decision about the changes of the present clients.
 pub(super) type Decide<'a> = &'a mut dyn FnMut(&Known) -> anyhow::Result<Vec<Edit>>;
 
-/// Where the clients of a hub are kept, so that several processes may read and change them.
+/// Storage of a hub's clients, which several processes may read and change.
 pub(super) trait Records: fmt::Debug + Send {
-    /// Number of the change that was read last, among those of a database; zero of files.
+    /// Returns the number of the last read database change; zero for files.
     fn change_number(&self) -> i64 {
         0
     }
 
-    /// Makes `known` what is there now; false: it was that already.
+    /// Updates `known` to the present state. Returns whether it changed.
     ///
     /// # Errors
-    /// What is there cannot be told; `known` stays.
+    /// If the present state cannot be read; `known` remains unchanged.
     fn read(&mut self, known: &mut Known) -> anyhow::Result<bool>;
 
-    /// Carries out what `decide` says of the clients as they are, and makes `known` the outcome;
-    /// false: it was that already. Nobody else changes anything meanwhile. `decide` may be asked
-    /// again, when what it said could not be carried out because of others.
+    /// Executes the decision of `decide` about the present clients, and updates `known`. Returns
+    /// `false` if nothing differs. Other processes are excluded in the meantime. `decide` may be
+    /// called again if its decision conflicted with others.
     ///
     /// # Errors
-    /// What `decide` says, and then nothing changes; or the storage refuses.
+    /// The error of `decide`, with no change, or an error of the storage.
     fn change(&mut self, known: &mut Known, decide: Decide<'_>) -> anyhow::Result<bool>;
 }
 
-/// What is said of a client that nobody knows.
+/// Returns the error about an unknown client.
 pub(super) fn unknown(name: &str) -> anyhow::Error {
-    anyhow::anyhow!("no client is called {name}: `hawser hub list` shows who there is")
+    anyhow::anyhow!("there is no client {name}: `hawser hub list` shows the clients")
 }

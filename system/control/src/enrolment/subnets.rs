@@ -1,4 +1,4 @@
-//! Subnets behind clients, which the hub leads to them.
+//! Subnets behind clients, which the hub routes to them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,28 +13,28 @@ use serde::{Deserialize, Serialize};
 use super::records::{Edit, Known, unknown};
 use super::{Client, ClientStore, check_name};
 
-/// A subnet behind a client.
+/// Subnet behind a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subnet {
-    /// Its addresses.
+    /// Addresses of the subnet.
     pub net: Net,
-    /// The clients that begin connections to it, they and who is behind them.
+    /// Clients that may open connections to it, including machines behind them.
     pub guests: ClientNames,
 }
 
-/// A subnet behind a client, as the hub leads it there.
+/// Subnet behind a client, in the form for routing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Led {
-    /// Its addresses.
+    /// Addresses of the subnet.
     pub net: Net,
-    /// Who begins connections to it.
+    /// Networks that may open connections to it.
     pub guests: Vec<Net>,
-    /// The inner addresses of the client.
+    /// Inner addresses of the client.
     pub to: Vec<IpAddr>,
 }
 
 impl fmt::Display for Subnet {
-    /// `192.168.50.0/24 bob carol`.
+    /// Formats a subnet as `192.168.50.0/24 bob carol`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.net.fmt(f)?;
         self.guests
@@ -72,29 +72,32 @@ impl<'de> Deserialize<'de> for Subnet {
 }
 
 impl Client {
-    /// The subnets behind it.
+    /// Returns the subnets behind the client.
     #[must_use]
     pub fn nets(&self) -> Vec<Net> {
         self.subnets.iter().map(|subnet| subnet.net).collect()
     }
 
-    /// All of its addresses and of those behind it.
+    /// Returns all addresses of the client and of its subnets.
     pub fn reach(&self) -> impl Iterator<Item = Net> {
         self.inner().into_iter().map(Net::host).chain(self.nets())
     }
 }
 
 impl ClientStore {
-    /// Leads a subnet to a client, or to nobody any more. `guests` replace those that it had.
+    /// Routes a subnet to a client, or ends that. `guests` replace the former ones.
     ///
     /// # Errors
-    /// There is no such client, or no such guest, the subnet cannot be one or overlaps the pools or
-    /// another, or the storage refuses; nothing changes then.
+    /// If there is no such client or guest, the subnet is invalid or overlaps the pools or another
+    /// one, or writing fails; nothing is changed.
     pub fn set_subnet(&mut self, name: &str, subnet: &Subnet, is_on: bool) -> anyhow::Result<()> {
         check_name(name)?;
         let pool = self.pool;
         self.change(|known| {
             let mut client = known.clients.get(name).cloned().ok_or_else(|| unknown(name))?;
+            if client.wireguard.is_some() && is_on {
+                bail!("{name} uses WireGuard, which supports only its own address: no subnet can be routed to it");
+            }
             let before = client.subnets.len();
             client.subnets.retain(|other| other.net != subnet.net);
             if is_on {
@@ -106,7 +109,7 @@ impl ClientStore {
                 client.subnets.push(subnet.clone());
             } else if client.subnets.len() == before {
                 bail!(
-                    "{} does not lead to {name}: `hawser hub list` shows what does",
+                    "{} is not routed to {name}: `hawser hub list` shows the subnets",
                     subnet.net
                 );
             }
@@ -114,7 +117,7 @@ impl ClientStore {
         })
     }
 
-    /// The subnets behind clients.
+    /// Returns the subnets behind all clients.
     #[must_use]
     pub fn subnets(&self) -> Vec<Led> {
         let led = |client: &Client, subnet: &Subnet| {
@@ -132,7 +135,7 @@ impl ClientStore {
 }
 
 impl Known {
-    /// Whether a subnet may be one more of a client's.
+    /// Checks whether a client may have this subnet in addition.
     fn check_subnet(&self, client: &Client, net: Net, pool: Pool) -> anyhow::Result<()> {
         let shortest = if net.address.is_ipv6() { 16 } else { 8 };
         let is_of_hosts = match net.address {
@@ -147,7 +150,7 @@ impl Known {
         };
         if net.prefix < shortest || !is_of_hosts {
             bail!(
-                "{net} is no subnet of hosts: expected one such as 192.168.50.0/24 or fd00:50::/64, of length /{shortest} at least"
+                "{net} is not a subnet of hosts: expected one such as 192.168.50.0/24 or fd00:50::/64, with a prefix length of at least {shortest}"
             );
         }
         let pools = [
@@ -155,7 +158,7 @@ impl Known {
             pool.v6.map(|(net, prefix)| Net::new(net, prefix)),
         ];
         if let Some(pool) = pools.into_iter().flatten().find(|pool| pool.overlaps(net)) {
-            bail!("{net} overlaps {pool}, which the clients' own addresses are from");
+            bail!("{net} overlaps {pool}, the pool of the clients' inner addresses");
         }
         for other in self.clients.values() {
             let theirs = if other.name == client.name {
@@ -166,13 +169,13 @@ impl Known {
             if let Some(clash) = theirs.iter().find(|theirs| theirs.net.overlaps(net)) {
                 let (name, clash) = (&other.name, clash.net);
                 bail!(
-                    "{net} overlaps {clash}, which leads to {name}: `hawser hub subnet {name} {clash} --off` takes it away first"
+                    "{net} overlaps {clash}, which is routed to {name}: run `hawser hub subnet {name} {clash} --off` first"
                 );
             }
         }
         if client.subnets.len() >= MAX_SUBNETS {
             bail!(
-                "{} has {MAX_SUBNETS} subnets, which is the most: name a larger one",
+                "{} has {MAX_SUBNETS} subnets, which is the maximum: use a larger subnet",
                 client.name
             );
         }

@@ -23,7 +23,7 @@ fn store(prefix: u8) -> (tempfile::TempDir, ClientStore) {
     (dir, store)
 }
 
-/// Of files, which never wait.
+/// Authorises a key with a store of files, which never waits.
 fn authorise(
     store: &SharedStore,
     token: Option<&[u8; 16]>,
@@ -138,7 +138,7 @@ fn the_address_of_a_client_that_was_revoked_is_not_given_to_the_next() {
     assert_eq!(address(&mut other, "a"), 4);
     assert_eq!(address(&mut other, "c"), 5);
     assert_eq!(address(&mut other, "d"), 6);
-    // The pool has no others.
+    // The pool has no other addresses.
     let mut rest = [address(&mut other, "e"), address(&mut other, "f")];
     rest.sort_unstable();
     assert_eq!(rest, [2, 3]);
@@ -172,7 +172,7 @@ fn what_another_process_changes_is_seen_and_nothing_is_read_in_vain() {
     let (dir, mut store) = store(16);
     let now = SystemTime::now();
     store.invite("alice", WEEK, now).unwrap();
-    // Damage that does not show in the directory: it is not read again, as long as nothing changes.
+    // This damage does not change the directory, so the file is not read again.
     let file = dir.path().join("clients/alice.toml");
     let good = fs::read(&file).unwrap();
     fs::write(&file, "damage").unwrap();
@@ -220,7 +220,7 @@ fn a_change_of_one_file_is_read_and_the_others_are_not() {
     let wait = || std::thread::sleep(2 * TICK);
     wait();
     let mut other = ClientStore::open(&path, pool(16)).unwrap();
-    // Nobody can read this one any more, and nobody has to.
+    // This file is unreadable now, and is not read.
     let good = fs::read(file("alice")).unwrap();
     let stamp = Stamp::of(&file("alice"));
     fs::write(file("alice"), vec![b'#'; good.len()]).unwrap();
@@ -244,7 +244,7 @@ fn a_change_of_one_file_is_read_and_the_others_are_not() {
         Ipv4Addr::new(100, 96, 7, 7)
     );
     assert!(other.by_name("alice").is_some());
-    // One that was changed as late as the look at it is read again.
+    // A file that was changed within the tick of the last read is read again.
     fs::write(file("alice"), &good).unwrap();
     fs::write(path.join("x"), "").unwrap();
     other.reload().unwrap();
@@ -291,7 +291,7 @@ fn an_invitation_that_is_given_again_keeps_its_addresses() {
         store.by_name("bob").unwrap().inner_v4,
         Ipv4Addr::new(100, 96, 0, 3)
     );
-    // What was written says the same.
+    // The written state is the same.
     let read = ClientStore::open(&dir.path().join("clients"), pool(16)).unwrap();
     let (bob, written) = (store.by_name("bob").unwrap(), read.by_name("bob").unwrap());
     assert_eq!(
@@ -343,7 +343,7 @@ fn whoever_is_enrolled_is_let_in_also_with_a_token_that_is_stale() {
     assert!(shared.refreshed().unwrap().by_name("bob").is_some());
 }
 
-/// Sessions are looked at again only when the number is another.
+/// Sessions are checked again only when the number has changed.
 #[test]
 fn every_change_changes_the_generation_and_nothing_else_does() {
     let (dir, mut store) = store(16);
@@ -403,7 +403,7 @@ fn a_damaged_store_can_be_opened_to_be_mended() {
         assert!(ClientStore::open(&path, pool(16)).is_err());
         let mut store = ClientStore::open_damaged(&path, pool(16)).unwrap();
         assert!(store.damage().unwrap().contains("invite alice again"));
-        // It is mended in place, which does not show in the directory.
+        // The file is repaired in place, which does not change the directory.
         fs::write(path.join("alice.toml"), &text).unwrap();
         store.reload().unwrap();
         assert_eq!(store.damage(), None);
@@ -411,8 +411,8 @@ fn a_damaged_store_can_be_opened_to_be_mended() {
     assert!(store.revoke("../alice").is_err());
 }
 
-/// A hub asks at each packet of its control channel: files are read again only when they may be
-/// others.
+/// A hub checks the store for each packet of its control channel, so files are read again only if
+/// they may have changed.
 #[test]
 fn a_store_that_has_settled_is_not_read_again() {
     let (dir, mut store) = store(16);
@@ -440,7 +440,7 @@ fn a_store_that_has_settled_is_not_read_again() {
     other.revoke("bob").unwrap();
     assert_ne!(other.generation(), before);
     assert!(is_read(&mut store));
-    // Where changes cannot be counted, everything is read each time.
+    // If changes cannot be counted, everything is read each time.
     fs::remove_file(path.join(".lock")).unwrap();
     std::os::unix::fs::symlink(".lock", path.join(".lock")).unwrap();
     let mut blind = settled();
@@ -452,7 +452,7 @@ fn a_file_that_goes_while_it_is_read_is_no_damage() {
     let (dir, mut store) = store(16);
     let path = dir.path().join("clients");
     store.invite("alice", WEEK, SystemTime::now()).unwrap();
-    // It is listed, and there is nothing to be read.
+    // The file is listed but cannot be read.
     std::os::unix::fs::symlink("nowhere", path.join("bob.toml")).unwrap();
     let store = ClientStore::open(&path, pool(16)).unwrap();
     assert_eq!((store.iter().count(), store.damage()), (1, None));
@@ -469,7 +469,7 @@ fn a_port_leads_to_one_client_and_is_remembered() {
     store.set_port("alice", port, true).unwrap();
     store.set_port("alice", port, true).unwrap();
     let taken = store.set_port("bob", port, true).unwrap_err().to_string();
-    assert!(taken.contains("leads to alice"), "{taken}");
+    assert!(taken.contains("is forwarded to alice"), "{taken}");
     assert!(store.set_port("carol", port, true).is_err());
     let to = store.by_name("alice").unwrap().inner();
     let reopened = ClientStore::open(&dir.path().join("clients"), pool(16)).unwrap();
@@ -498,11 +498,11 @@ fn a_subnet_leads_to_one_client_and_is_remembered_with_its_guests() {
         let error = store.set_subnet(name, &subnet(text), true);
         error.unwrap_err().to_string()
     };
-    assert!(refused("bob", "192.168.0.0/16").contains("leads to alice"));
-    assert!(refused("alice", "192.168.7.128/25").contains("leads to alice"));
-    assert!(refused("bob", "100.96.128.0/17").contains("own addresses"));
-    assert!(refused("dave", "10.0.0.0/8").contains("no client is called dave"));
-    assert!(refused("bob", "10.0.0.0/8 * dave").contains("no client is called dave"));
+    assert!(refused("bob", "192.168.0.0/16").contains("is routed to alice"));
+    assert!(refused("alice", "192.168.7.128/25").contains("is routed to alice"));
+    assert!(refused("bob", "100.96.128.0/17").contains("inner addresses"));
+    assert!(refused("dave", "10.0.0.0/8").contains("there is no client dave"));
+    assert!(refused("bob", "10.0.0.0/8 * dave").contains("there is no client dave"));
     for none in [
         "0.0.0.0/0",
         "10.0.0.0/7",
@@ -511,7 +511,7 @@ fn a_subnet_leads_to_one_client_and_is_remembered_with_its_guests() {
         "fe80::/64",
         "::/8",
     ] {
-        assert!(refused("bob", none).contains("no subnet of hosts"), "{none}");
+        assert!(refused("bob", none).contains("not a subnet of hosts"), "{none}");
     }
     let reopened = ClientStore::open(&dir.path().join("clients"), pool(16)).unwrap();
     let nets = |store: &ClientStore, name: &str| {
@@ -537,7 +537,7 @@ fn a_subnet_leads_to_one_client_and_is_remembered_with_its_guests() {
         store.set_subnet("carol", &one, true).unwrap();
     }
     let many = store.set_subnet("carol", &subnet("10.200.0.0/16"), true);
-    assert!(many.unwrap_err().to_string().contains("is the most"));
+    assert!(many.unwrap_err().to_string().contains("is the maximum"));
     store
         .set_subnet("alice", &subnet("192.168.7.0/24"), false)
         .unwrap();
@@ -579,10 +579,10 @@ fn limits_are_remembered_and_stay_with_an_invitation_that_is_given_again() {
         text.contains("cap = \"20000000bit\"") && text.contains("quota = \"none\""),
         "{text}"
     );
-    // By hand, and wrong.
+    // A manual edit with an error.
     fs::write(path.join("alice.toml"), text.replace("20000000bit", "fast")).unwrap();
     let damaged = ClientStore::open_damaged(&path, pool(16)).unwrap();
-    assert!(damaged.damage().unwrap().contains("\"fast\" is no limit"));
+    assert!(damaged.damage().unwrap().contains("\"fast\" is not a limit"));
     store.revoke("alice").unwrap();
     store.invite("alice", WEEK, now).unwrap();
     assert_eq!(store.by_name("alice").unwrap().limits, ClientLimits::default());

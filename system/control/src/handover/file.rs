@@ -1,12 +1,12 @@
 //! Sessions in a file of the run directory, for a hub without a service manager.
 //!
-//! The interface and the socket end with the process there, so packets of the pause are lost and
-//! sent again; NAT stays in the kernel, so no connection is reset.
+//! The interface and the socket end with the process, so packets during the pause are lost and
+//! retransmitted; NAT remains in the kernel, so no connection is reset.
 //!
-//! The file holds keys. It is good for one successor, on the same boot of the machine and within
-//! [`GOOD_FOR`]: used twice, from a copy of the disk for example, keys would protect two packets of
-//! one number. The successor overwrites and removes it before it sends anything, and every client
-//! makes a new control connection with fresh keys soon after.
+//! The file contains keys. It is valid for one successor, in the same boot of the machine and
+//! within [`GOOD_FOR`]: a second use, for example from a copy of the disk, would protect two
+//! packets with the same number. The successor overwrites and removes it before it sends a packet,
+//! and every client soon opens a new control connection with fresh keys.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -29,19 +29,19 @@ struct Saved {
     sessions: Vec<HubSessionCheckpoint>,
 }
 
-/// A time on one boot of the machine.
+/// Time within a boot of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Moment {
     boot: String,
-    /// Seconds since then, with those that the machine slept.
+    /// Seconds since the boot, including suspend.
     uptime_s: f64,
 }
 
 impl Moment {
-    /// The present.
+    /// Returns the present time.
     ///
     /// # Errors
-    /// `/proc` is not there.
+    /// If `/proc` is missing.
     pub(super) fn now() -> anyhow::Result<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         let uptime = fs::read_to_string("/proc/uptime")?;
@@ -55,7 +55,7 @@ impl Moment {
         })
     }
 
-    /// Returns whether what was saved at `self` may be used at `now`.
+    /// Returns whether a file saved at `self` may be used at `now`.
     fn is_good_at(&self, now: &Self) -> bool {
         let age = now.uptime_s - self.uptime_s;
         self.boot == now.boot && (0.0..=GOOD_FOR.as_secs_f64()).contains(&age)
@@ -80,10 +80,10 @@ pub(super) fn write(
     atomic_file::write(&path(run_dir), &text, 0o600)
 }
 
-/// Takes the sessions that the process before has left; none where it has left no file.
+/// Takes the sessions of the previous process; none without a file.
 ///
 /// # Errors
-/// The file is of no use, or cannot be removed: no session is taken.
+/// If the file cannot be used or removed; no session is taken.
 pub(super) fn take(run_dir: &Path, now: &Moment) -> anyhow::Result<Vec<HubSessionCheckpoint>> {
     let path = path(run_dir);
     let mut options = OpenOptions::new();
@@ -94,20 +94,23 @@ pub(super) fn take(run_dir: &Path, now: &Moment) -> anyhow::Result<Vec<HubSessio
     };
     let mut text = Zeroizing::new(Vec::new());
     let read = (&file).take(MAX_LEN).read_to_end(&mut text);
-    // First of all no other process may use it.
+    // The file is erased first, so that no other process can use it.
     erase(&mut file, &path).with_context(|| format!("cannot remove {}", path.display()))?;
     read?;
     let saved: Saved = serde_json::from_slice(&text).context("damaged")?;
     if saved.version != VERSION {
-        bail!("it is of version {}, this is version {VERSION}", saved.version);
+        bail!(
+            "it has version {}, and this program needs version {VERSION}",
+            saved.version
+        );
     }
     if !saved.moment.is_good_at(now) {
-        bail!("it is older than {} s, or of another boot", GOOD_FOR.as_secs());
+        bail!("it is older than {} s, or from another boot", GOOD_FOR.as_secs());
     }
     Ok(saved.sessions)
 }
 
-/// Overwrites a file with zeros and removes it, for good.
+/// Overwrites a file with zeros and removes it.
 fn erase(file: &mut File, path: &Path) -> std::io::Result<()> {
     let length = file.metadata()?.len().min(MAX_LEN);
     std::io::Seek::rewind(file)?;
@@ -125,8 +128,8 @@ fn path(run_dir: &Path) -> PathBuf {
     run_dir.join("sessions")
 }
 
-/// Age up to which a file is used. Source: `ABSENCE` in hub/core.rs, the time for which a hub keeps
-/// the session of an absent client.
+/// Maximum age of a usable file. Source: a restart takes less; clients without an answer for this
+/// time use another hub, or have started another session.
 const GOOD_FOR: Duration = Duration::from_secs(300);
 const NO_FOLLOW: i32 = hawser_linux::process::NO_FOLLOW;
 

@@ -1,58 +1,59 @@
-//! The sessions of a hub: who has one, which connection speaks for it, what becomes of it.
+//! Sessions of a hub: their clients, their controlling connections, and their end.
 //!
 //! ```text
 //!              let in                     connection gone                away for too long
-//!   (nobody) --------> Up --------------------------------> Absent ----------------------> (gone)
+//!   (none) ----------> Up --------------------------------> Absent ----------------------> (gone)
 //!                      |  ^                                    |
 //!                      |  +------------------------------------+
 //!                      |             let in again              |
 //!                      +---------------------------------------+--> (gone): a goodbye, a revocation, another machine
 //! ```
 //!
-//! Bounds: one session for each enrolled client, so all are no more than the pool has addresses;
+//! Bounds: one session for each enrolled client, so at most as many as the pool has addresses;
 //! [`MAX_PATHS`](hawser_proto::session::MAX_PATHS) paths each; a budget of messages for each
-//! client, however many connections it makes.
+//! client, independent of its number of connections.
+
+mod acceptance;
+mod actions;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::net::IpAddr;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use hawser_config::identity::{KeyHash, random};
-use hawser_dataplane::{Change, EpochKeys, Orders, Role, SessionId, preferred_cipher};
-use hawser_proto::egress::Declaration;
-use hawser_proto::scheduler;
-use hawser_proto::session::{HubAction, HubSession, MAX_PATHS, Violation};
-use hawser_units::{Net, PathId};
-use hawser_wire::control::{Cipher, CloseReason, Hello, Limit, Message, Refusal, VERSION, Welcome};
-use hawser_wire::frame::Format;
+use hawser_config::identity::KeyHash;
+use hawser_dataplane::{Change, Orders, SessionId};
+use hawser_proto::session::{HubAction, HubSession, Violation};
+use hawser_units::Net;
+use hawser_wire::control::{CloseReason, Limit, Message, Welcome};
 use tokio::sync::mpsc;
 
 use super::index::fresh_index;
 use super::limits::Limits;
 use super::receipts::Receipts;
-use super::{ClientStatus, HUB_SOCKET, HubSettings};
+use super::{ClientStatus, HubSettings, WireGuardClient};
 use crate::budget::{Budget, Pace};
 use crate::enrolment::{Client, SharedStore};
+use actions::carry_out;
 
 pub(super) struct Core {
     pub(super) store: SharedStore,
     pub(super) settings: HubSettings,
     pub(super) orders: Orders,
     pub(super) sessions: BTreeMap<u64, Session>,
-    /// Receive indices in use, so that none is given twice.
+    /// Receiver indexes in use, so that none is assigned twice.
     pub(super) indices: HashSet<u32>,
-    /// By the names of enrolled clients that have been here.
+    /// Accounts of enrolled clients that have connected, by name.
     accounts: BTreeMap<String, Account>,
     counters: BTreeMap<&'static str, u64>,
     next_link: u64,
-    /// The state of the store that the sessions were held against.
+    /// Generation of the store against which the sessions were checked.
     held_against: u64,
     pub(super) limits: Limits,
-    /// What neighbours carry for clients; none where this hub does not sign it.
+    /// Receipts for neighbours that relay for clients; `None` if this hub does not sign them.
     pub(super) receipts: Option<Receipts>,
-    /// Clients are sent away, and nobody else comes in.
+    /// Set while the hub is drained: clients are sent away and none are accepted.
     pub(super) is_draining: bool,
-    /// The state of the fleet that clients know.
+    /// Generation of the fleet that clients know.
     pub(super) told_of: u64,
 }
 
@@ -60,9 +61,9 @@ pub(super) struct Session {
     pub(super) name: String,
     pub(super) key: KeyHash,
     pub(super) inner: Vec<IpAddr>,
-    /// What is led to it beside them.
+    /// Subnets that are routed to it in addition to its addresses.
     pub(super) subnets: Vec<Net>,
-    /// Its client may have been told of some.
+    /// Set if its client may have received subnets.
     pub(super) may_know_subnets: bool,
     pub(super) machine: HubSession,
     pub(super) epoch: u8,
@@ -70,36 +71,36 @@ pub(super) struct Session {
     /// Local index by path, to free it with the path.
     pub(super) indices: BTreeMap<u16, u32>,
     pub(super) quiet_since: Instant,
-    /// What it is held to.
+    /// Enforced limit.
     pub(super) limit: Limit,
-    /// Its client knows.
+    /// Set if the client has received the limit.
     pub(super) is_told: bool,
-    /// Its client may have been told of a limit before.
+    /// Set if the client may have received a limit before.
     pub(super) has_heard: bool,
 }
 
-/// What a client has done, over all its sessions.
+/// History of a client over all its sessions.
 struct Account {
-    /// When its identity was taken over lately.
+    /// Times of recent takeovers of its identity.
     takeovers: VecDeque<Instant>,
     replaced: u64,
     budget: Budget,
 }
 
-/// The control connection that speaks for a session.
+/// Control connection of a session.
 pub(super) struct Link {
     id: u64,
     pub(super) outbox: mpsc::Sender<Message>,
 }
 
 impl Link {
-    /// Says something to the client; false: it has not read what was said before.
-    pub(super) fn tell(&self, message: Message) -> bool {
+    /// Queues a message to the client; returns false if the client has not read earlier ones.
+    pub(super) fn send(&self, message: Message) -> bool {
         self.outbox.try_send(message).is_ok()
     }
 }
 
-/// A connection that was let in.
+/// Accepted connection.
 pub(super) struct Admitted {
     pub(super) session: u64,
     pub(super) link: u64,
@@ -107,12 +108,12 @@ pub(super) struct Admitted {
     pub(super) outbox: mpsc::Receiver<Message>,
 }
 
-/// Why a connection is ended.
+/// Reason why a connection ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     #[error(transparent)]
     Violation(#[from] Violation),
-    #[error("more messages than anybody needs")]
+    #[error("too many messages")]
     Flood,
 }
 
@@ -148,87 +149,6 @@ impl Core {
         }
     }
 
-    /// Lets a client in, or not, whom the store has been asked for ([`Self::check`]).
-    pub(super) fn admit(
-        &mut self,
-        client: Result<Client, Refusal>,
-        key: KeyHash,
-        hello: &Hello,
-        export: impl FnOnce(u64, u8, Cipher) -> anyhow::Result<EpochKeys>,
-    ) -> Result<Admitted, Refusal> {
-        let result = client
-            .and_then(|client| self.welcome_back(client, key))
-            .and_then(|client| self.attach(&client, key, hello, export));
-        if let Err(refusal) = &result {
-            self.count(counter(*refusal));
-        }
-        result
-    }
-
-    /// Whether the store is to be asked for a client at all; true: it has a session here, which it
-    /// continues.
-    pub(super) fn check(&mut self, key: KeyHash, hello: &Hello) -> Result<bool, Refusal> {
-        if hello.version != VERSION {
-            return Err(Refusal::Version);
-        }
-        if hello.format != self.settings.format {
-            return Err(Refusal::Format);
-        }
-        if hello.format == Format::Ethernet {
-            self.meet(key)?;
-        }
-        let session = hello.resume.and_then(|id| self.sessions.get(&id));
-        let is_resuming = session.is_some_and(|session| session.key == key);
-        if self.is_draining && !is_resuming {
-            return Err(Refusal::Busy);
-        }
-        Ok(is_resuming)
-    }
-
-    /// What was known of the client when the store was asked must still be so.
-    fn welcome_back(&mut self, client: Client, key: KeyHash) -> Result<Client, Refusal> {
-        // It may have had another name until now.
-        self.hold_against_store();
-        if self.store.is_expired() {
-            return Err(Refusal::Busy);
-        }
-        if !self.store.has(&client.name, key) {
-            return Err(Refusal::NotEnrolled);
-        }
-        let account = self.account(&client.name);
-        if account.budget.spend(COST_OF_HELLO, Instant::now()) {
-            Ok(client)
-        } else {
-            Err(Refusal::Flapping)
-        }
-    }
-
-    /// Lets a key in whose code somebody has compared: the name of its entry is the code.
-    fn meet(&mut self, key: KeyHash) -> Result<(), Refusal> {
-        let met = self.store.lock().meet(&key.code().to_string(), key);
-        met.map_err(|error| {
-            tracing::error!(error = format!("{error:#}"), "cannot remember a key");
-            Refusal::Busy
-        })
-    }
-
-    /// Frames have one way: whoever is connected keeps it.
-    fn make_way(&mut self, name: &str) -> Result<(), Refusal> {
-        let others = self.sessions.values().filter(|session| session.name != name);
-        if self.settings.format == Format::Ip {
-            return Ok(());
-        }
-        let (connected, absent): (Vec<_>, Vec<_>) = others.partition(|session| session.link.is_some());
-        if !connected.is_empty() {
-            return Err(Refusal::Busy);
-        }
-        let absent: Vec<_> = absent.iter().map(|session| session.name.clone()).collect();
-        for name in absent {
-            self.end_sessions_of(&name, CloseReason::Replaced);
-        }
-        Ok(())
-    }
-
     fn account(&mut self, name: &str) -> &mut Account {
         self.accounts.entry(name.to_owned()).or_insert_with(|| Account {
             takeovers: VecDeque::new(),
@@ -237,168 +157,10 @@ impl Core {
         })
     }
 
-    fn attach(
-        &mut self,
-        client: &Client,
-        key: KeyHash,
-        hello: &Hello,
-        export: impl FnOnce(u64, u8, Cipher) -> anyhow::Result<EpochKeys>,
-    ) -> Result<Admitted, Refusal> {
-        let resumed = hello.resume.filter(|id| {
-            self.sessions
-                .get(id)
-                .is_some_and(|session| session.belongs_to(client))
-        });
-        if resumed.is_none() {
-            self.check_flapping(&client.name)?;
-            self.make_way(&client.name)?;
-        }
-        let session = resumed.unwrap_or_else(|| u64::from_be_bytes(random()));
-        let epoch = resumed.map_or(0, |id| self.sessions[&id].epoch.wrapping_add(1));
-        let cipher = hello.prefers.agree(preferred_cipher());
-        let keys = export(session, epoch, cipher).map_err(|error| {
-            tracing::error!(error = format!("{error:#}"), "cannot export keys");
-            Refusal::Busy
-        })?;
-        if resumed.is_none() {
-            self.end_sessions_of(&client.name, CloseReason::Replaced);
-            self.start_session(session, key, client);
-        }
-        (self.orders)(
-            Change::InstallKeys {
-                session: SessionId(session),
-                epoch,
-                keys,
-            }
-            .into(),
-        );
-        let link = self.next_link;
-        self.next_link += 1;
-        let (sender, outbox) = mpsc::channel(OUTBOX);
-        let entry = self.sessions.get_mut(&session).expect("resumed or just started");
-        entry.epoch = epoch;
-        entry.machine.handle_control_up();
-        entry.link = Some(Link {
-            id: link,
-            outbox: sender.clone(),
-        });
-        // A session begins without a limit on both sides.
-        entry.is_told = !entry.has_heard && entry.limit == Limit::Unlimited;
-        entry.hold_to(session, self.limits.of(client), &self.orders);
-        entry.lead(session, client.nets(), &self.orders);
-        entry.tell_subnets();
-        self.introduce_fleet(&sender);
-        tracing::info!(
-            client = client.name,
-            session,
-            epoch,
-            machine = hello.name_hint,
-            "client connected"
-        );
-        Ok(Admitted {
-            session,
-            link,
-            welcome: self.welcome(session, epoch, cipher, client),
-            outbox,
-        })
-    }
-
-    fn welcome(&self, session: u64, epoch: u8, cipher: Cipher, client: &Client) -> Welcome {
-        let pool = self.settings.pool;
-        Welcome {
-            session,
-            epoch,
-            inner_v4: (client.inner_v4, pool.v4.1),
-            inner_v6: client
-                .inner_v6
-                .zip(pool.v6)
-                .map(|(address, (_, prefix))| (address, prefix)),
-            dns: self.settings.dns.clone(),
-            hub_mtu: self.settings.mtu,
-            cipher,
-        }
-    }
-
-    /// An identity that moves back and forth serves nobody: the newest wins, but not many times a
-    /// minute.
-    fn check_flapping(&mut self, name: &str) -> Result<(), Refusal> {
-        if !self
-            .sessions
-            .values()
-            .any(|session| session.name == name && session.link.is_some())
-        {
-            return Ok(());
-        }
-        let now = Instant::now();
-        let account = self.account(name);
-        while account
-            .takeovers
-            .front()
-            .is_some_and(|at| now.saturating_duration_since(*at) > FLAP_WINDOW)
-        {
-            account.takeovers.pop_front();
-        }
-        if account.takeovers.len() >= FLAPS {
-            return Err(Refusal::Flapping);
-        }
-        account.takeovers.push_back(now);
-        account.replaced += 1;
-        tracing::warn!(
-            client = name,
-            "connected again while connected: a restart, or two machines with one identity"
-        );
-        Ok(())
-    }
-
-    fn start_session(&mut self, session: u64, key: KeyHash, client: &Client) {
-        let id = SessionId(session);
-        (self.orders)(
-            Change::AddSession {
-                session: id,
-                role: Role::Hub,
-                inner: client.inner(),
-            }
-            .into(),
-        );
-        for (class, scheduler) in self.settings.schedulers.clone() {
-            (self.orders)(
-                Change::SetScheduler {
-                    session: id,
-                    class,
-                    scheduler,
-                }
-                .into(),
-            );
-        }
-        self.tell_layer_rules(id);
-        let entry = Session {
-            name: client.name.clone(),
-            key,
-            inner: client.inner(),
-            subnets: Vec::new(),
-            may_know_subnets: false,
-            machine: HubSession::new(),
-            epoch: 0,
-            link: None,
-            indices: BTreeMap::new(),
-            quiet_since: Instant::now(),
-            limit: Limit::Unlimited,
-            is_told: true,
-            has_heard: false,
-        };
-        self.sessions.insert(session, entry);
-    }
-
-    /// Tells the data plane how a session knows packets of layered streams.
-    pub(super) fn tell_layer_rules(&self, session: SessionId) {
-        let rules = self.settings.layer_rules.clone();
-        (self.orders)(Change::SetLayerRules { session, rules }.into());
-    }
-
-    /// Ends the sessions of those who are not enrolled as they were when they began: revoked by
-    /// whomever, or enrolled under another name.
+    /// Ends the sessions of clients whose enrolment has changed since their start: revoked by any
+    /// process, or enrolled under another name.
     ///
-    /// Cost: two system calls while the store is as it was.
+    /// Cost: two system calls while the store is unchanged.
     pub(super) fn hold_against_store(&mut self) {
         if self.store.is_expired() {
             self.end_unverified();
@@ -421,7 +183,7 @@ impl Core {
         }
         self.held_against = store.generation();
         if let Some(damage) = store.damage() {
-            tracing::warn!(damage, "a client is kept out");
+            tracing::warn!(damage, "a client is not admitted");
         }
         let is_current = |session: &Session| {
             let client = store.by_name(&session.name);
@@ -452,8 +214,8 @@ impl Core {
         self.lead_subnets();
     }
 
-    /// Ends all sessions, because the list of clients is too old to trust. Clients go to other
-    /// hubs, or come back when the database does.
+    /// Ends all sessions, because the list of clients is too old to be trusted. Clients change to
+    /// other hubs, or return when the database does.
     fn end_unverified(&mut self) {
         if self.sessions.is_empty() {
             return;
@@ -461,7 +223,7 @@ impl Core {
         let sessions = self.sessions.len();
         tracing::error!(
             sessions,
-            "the store of clients has not answered for as long as `stale` in hub.toml says: all sessions end"
+            "the store of clients has not answered for the time of `stale` in hub.toml: all sessions end"
         );
         self.count("ended_unverified");
         self.end_all(CloseReason::Shutdown);
@@ -501,13 +263,13 @@ impl Core {
             self.indices.remove(index);
         }
         if let Some(link) = ended.link {
-            // Who has not read the last few messages hears it from the end of the connection.
+            // A client with a full queue is notified by the end of the connection.
             let _ = link.outbox.try_send(Message::Close(reason));
         }
         tracing::info!(client = ended.name, session, %reason, "session ended");
     }
 
-    /// The connection is gone. The session waits for its client.
+    /// Handles the end of a connection. The session waits for its client.
     pub(super) fn detach(&mut self, session: u64, link: u64) {
         if let Some(session) = self.session_of(session, link) {
             session.link = None;
@@ -515,10 +277,11 @@ impl Core {
         }
     }
 
-    /// Ends the sessions of clients that have been away for long without a word.
+    /// Ends the sessions of clients that have been absent for the timeout.
     pub(super) fn sweep(&mut self, now: Instant) {
+        let timeout = self.settings.session_timeout;
         let is_over = |session: &Session| {
-            session.link.is_none() && now.saturating_duration_since(session.quiet_since) > ABSENCE
+            session.link.is_none() && now.saturating_duration_since(session.quiet_since) > timeout
         };
         let gone: Vec<_> = self
             .sessions
@@ -531,7 +294,7 @@ impl Core {
         }
     }
 
-    /// The session, if that connection speaks for it.
+    /// Returns the session if that connection controls it.
     fn session_of(&mut self, session: u64, link: u64) -> Option<&mut Session> {
         let session = self.sessions.get_mut(&session)?;
         session
@@ -541,7 +304,7 @@ impl Core {
             .then_some(session)
     }
 
-    /// Asks the client of a session for fresh keys.
+    /// Requests new keys from the client of a session.
     pub(super) fn rekey(&mut self, session: SessionId) {
         let Some(session) = self.sessions.get_mut(&session.0) else {
             return;
@@ -551,18 +314,18 @@ impl Core {
             .as_ref()
             .map(|link| link.outbox.try_send(Message::RekeyWanted));
         if asked.is_some_and(|sent| sent.is_err()) {
-            // A client that reads nothing makes another connection when this one ends, and that
-            // brings fresh keys.
+            // A client that does not read opens another connection when this one ends, which has
+            // fresh keys.
             session.link = None;
             session.quiet_since = Instant::now();
             self.count("closed_unread");
         }
     }
 
-    /// Takes in a message; the answers to send.
+    /// Handles a message. Returns the answers to send.
     ///
     /// # Errors
-    /// [`Fault`]: the connection is to be closed.
+    /// [`Fault`] if the connection must be closed.
     pub(super) fn handle(&mut self, id: u64, link: u64, message: &Message) -> Result<Vec<Message>, Fault> {
         let Some(name) = self.session_of(id, link).map(|session| session.name.clone()) else {
             return Ok(Vec::new());
@@ -601,7 +364,7 @@ impl Core {
             }
         }
         let answers = std::iter::from_fn(|| session.machine.poll_transmit()).collect();
-        // One that only moves to another connection, or comes back soon, says something else.
+        // A client that moves to another connection, or returns soon, gives another reason.
         if goodbye == Some(CloseReason::Shutdown) {
             session.link = None;
             self.end_session(id, CloseReason::Shutdown);
@@ -611,24 +374,35 @@ impl Core {
 
     /// Applies new settings to what happens from now on.
     pub(super) fn apply(&mut self, settings: HubSettings) {
-        for session in self.sessions.keys() {
-            for (class, scheduler) in settings.schedulers.clone() {
-                (self.orders)(
-                    Change::SetScheduler {
-                        session: SessionId(*session),
-                        class,
-                        scheduler,
-                    }
-                    .into(),
-                );
-            }
-        }
         self.limits.defaults = settings.limits.clone();
         self.settings = settings;
         self.limit_sessions();
-        for session in self.sessions.keys() {
-            self.tell_layer_rules(SessionId(*session));
+        for session in self.sessions.keys().copied().map(SessionId) {
+            self.order_schedulers(session);
+            self.order_settings(session);
         }
+    }
+
+    fn order_schedulers(&self, session: SessionId) {
+        for (class, scheduler) in self.settings.schedulers.clone() {
+            (self.orders)(
+                Change::SetScheduler {
+                    session,
+                    class,
+                    scheduler,
+                }
+                .into(),
+            );
+        }
+    }
+
+    /// Orders what only the hub decides for a session: the controller, and the rules that recognise
+    /// packets of layered flows. A client may change the schedulers.
+    pub(super) fn order_settings(&self, session: SessionId) {
+        let controller = self.settings.controller;
+        (self.orders)(Change::SetController { session, controller }.into());
+        let rules = self.settings.layer_rules.clone();
+        (self.orders)(Change::SetLayerRules { session, rules }.into());
     }
 
     pub(super) fn count(&mut self, what: &'static str) {
@@ -637,6 +411,20 @@ impl Core {
 
     pub(super) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.counters.iter().map(|(what, count)| (*what, *count))
+    }
+
+    /// Returns the clients that use WireGuard. Cost: O(clients).
+    pub(super) fn wireguard_clients(&self) -> Vec<WireGuardClient> {
+        let client = |client: &Client| {
+            let key = client.wireguard?;
+            Some(WireGuardClient {
+                name: client.name.clone(),
+                key,
+                inner: client.inner(),
+                limit: self.limits.of(client).rate(),
+            })
+        };
+        self.store.lock().iter().filter_map(client).collect()
     }
 
     pub(super) fn clients(&mut self) -> Vec<ClientStatus> {
@@ -674,147 +462,9 @@ impl Session {
     }
 }
 
-fn carry_out(
-    id: u64,
-    action: HubAction,
-    session: &mut Session,
-    indices: &mut HashSet<u32>,
-    (orders, mtu): (&Orders, u16),
-) {
-    let id = SessionId(id);
-    match action {
-        HubAction::OpenPath {
-            path,
-            local_index,
-            peer_index,
-        } => {
-            session.indices.insert(path, local_index);
-            orders(
-                Change::OpenPath {
-                    session: id,
-                    path: PathId(path),
-                    socket: HUB_SOCKET,
-                    remote: None,
-                    peer_index,
-                    local_index,
-                    name: format!("{}/{path}", session.name),
-                    mtu,
-                    cap: None,
-                }
-                .into(),
-            );
-        }
-        HubAction::ClosePath { path } => {
-            if let Some(index) = session.indices.remove(&path) {
-                indices.remove(&index);
-            }
-            orders(
-                Change::ClosePath {
-                    session: id,
-                    path: PathId(path),
-                }
-                .into(),
-            );
-        }
-        HubAction::SetScheduler { class, scheduler } => {
-            if scheduler::NAMES.contains(&scheduler.as_str()) {
-                orders(
-                    Change::SetScheduler {
-                        session: id,
-                        class,
-                        scheduler,
-                    }
-                    .into(),
-                );
-            } else {
-                tracing::debug!(session = id.0, scheduler, "client asks for an unknown scheduler");
-            }
-        }
-        HubAction::SetDeadlines { rules } => orders(
-            Change::SetDeadlines {
-                session: id,
-                rules,
-                is_from_client: false,
-            }
-            .into(),
-        ),
-        HubAction::SetDeclared { flows } => {
-            let flows = flows.iter().map(Declaration::from).collect();
-            orders(Change::SetDeclared { session: id, flows }.into());
-        }
-        HubAction::SetCap { path, cap } => {
-            tracing::debug!(
-                session = id.0,
-                path,
-                cap_bps = cap.map(|cap| cap.as_bps()),
-                "held to"
-            );
-            orders(
-                Change::SetCap {
-                    session: id,
-                    path: PathId(path),
-                    cap,
-                }
-                .into(),
-            );
-        }
-        HubAction::SetPreference { path, preference } => orders(
-            Change::SetPreference {
-                session: id,
-                path: PathId(path),
-                preference,
-            }
-            .into(),
-        ),
-        HubAction::SetPause { path, pause } => orders(
-            Change::SetPause {
-                session: id,
-                path: PathId(path),
-                pause,
-            }
-            .into(),
-        ),
-        HubAction::SetAirtime { path, airtime } => orders(
-            Change::SetAirtime {
-                session: id,
-                path: PathId(path),
-                airtime,
-            }
-            .into(),
-        ),
-        HubAction::Closed(_) | HubAction::SignReceipts { .. } => {}
-    }
-}
-
-fn counter(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::NotEnrolled => "refused_not_enrolled",
-        Refusal::UnknownToken => "refused_unknown_token",
-        Refusal::UsedToken => "refused_used_token",
-        Refusal::ExpiredToken => "refused_expired_token",
-        Refusal::Version => "refused_version",
-        Refusal::Flapping => "refused_flapping",
-        Refusal::Busy => "refused_busy",
-        Refusal::Format => "refused_format",
-        Refusal::Other(_) => "refused_other",
-    }
-}
-
-/// How long a session waits for a client that went without a word: a tunnel, a lift, a modem that
-/// starts again. A new session costs the client a round trip and what was under way; its addresses,
-/// and so its connections, are the same.
-const ABSENCE: Duration = Duration::from_secs(300);
-/// A client takes its own session over when it restarts; nobody restarts this often.
-const FLAPS: usize = 5;
-const FLAP_WINDOW: Duration = Duration::from_secs(60);
-/// Messages of a client: it announces 64 paths, each with its cap, closes as many and names four
-/// schedulers whenever it connects, and asks every five seconds.
+/// Budget of a client's messages: on each connection it announces 64 paths, each with its cap,
+/// closes as many and names four schedulers, and it sends a ping every 5 s.
 const PACE: Pace = Pace {
     burst: 1_024,
     per_second: 64,
 };
-/// A connection costs a key exchange and new keys for every path.
-const COST_OF_HELLO: u32 = 16;
-/// Messages that the hub begins, on their way to one client: rarely more than one, and a receipt of
-/// each path once a second.
-const OUTBOX: usize = 8 + MAX_PATHS;

@@ -1,4 +1,4 @@
-//! Clients hear of the other hubs of a fleet, and that they are to go there.
+//! Announcement of a fleet's other hubs to clients, and drain.
 
 use hawser_wire::control::{self, MAX_OTHER_HUBS, Message};
 use tokio::sync::mpsc;
@@ -7,12 +7,12 @@ use super::core::Core;
 use crate::enrolment::OtherHub;
 
 impl Core {
-    /// Whether clients are sent to other hubs.
+    /// Returns whether moving the clients to other hubs.
     pub(super) fn is_draining(&self) -> bool {
         self.is_draining
     }
 
-    /// Sends clients to other hubs and lets no others in, or serves them as before.
+    /// Starts or ends the drain: moving the clients to other hubs, and no new ones are accepted.
     pub(super) fn drain(&mut self, is_on: bool) {
         self.is_draining = is_on;
         if is_on {
@@ -21,7 +21,7 @@ impl Core {
         }
     }
 
-    /// Names the other hubs to all clients, where they are others than before.
+    /// Announces the other hubs to all clients, if they have changed.
     pub(super) fn name_other_hubs(&mut self) {
         let told_of = self.store.fleet_generation();
         if told_of != self.told_of {
@@ -32,7 +32,7 @@ impl Core {
         }
     }
 
-    /// What a client hears of the fleet when it connects.
+    /// Sends the state of the fleet to a client that connects.
     pub(super) fn introduce_fleet(&self, outbox: &mpsc::Sender<Message>) {
         name_hubs(outbox, &self.store.other_hubs());
         if self.is_draining {
@@ -41,7 +41,8 @@ impl Core {
     }
 }
 
-/// Names the other hubs of a fleet to a client. One that does not read hears of them the next time.
+/// Announces the other hubs of a fleet to a client. A client that does not read receives them the
+/// next time.
 fn name_hubs(outbox: &mpsc::Sender<Message>, others: &[OtherHub]) {
     let count = others.len().min(usize::from(MAX_OTHER_HUBS));
     for (index, hub) in others[..count].iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Sessions that outlive their hub's process: see [`crate::handover`].
+//! Sessions that survive their hub's process, see [`crate::handover`].
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::core::{Core, Session};
 use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
 
 impl Core {
-    /// Takes all sessions out, as a successor has to know them, by session.
+    /// Removes all sessions, and returns their state for a successor, by session.
     pub(super) fn hand_over(&mut self) -> BTreeMap<u64, ControlCheckpoint> {
         let saved = |(id, session): (u64, Session)| {
             let saved = ControlCheckpoint {
@@ -29,9 +29,9 @@ impl Core {
             .collect()
     }
 
-    /// Goes on with a session, without a control connection: the client makes a new one. False: its
-    /// client is not enrolled any more, or under another name, key or address, or the checkpoint is
-    /// damaged; nothing of it stays.
+    /// Continues a session without a control connection; the client opens a new one. Returns false,
+    /// and discards the session, if its client is no longer enrolled, is enrolled under another
+    /// name, key or address, or if the checkpoint is damaged.
     pub(super) fn restore(&mut self, saved: HubSessionCheckpoint) -> bool {
         let HubSessionCheckpoint { control, plane } = saved;
         let enrolled = self.store.refreshed();
@@ -66,7 +66,7 @@ impl Core {
             && plane.is_of(&control.paths)
             && !self.sessions.contains_key(&plane.session)
             && entry.indices.values().all(|index| !self.indices.contains(index))
-            // Drawn for as many pairs of threads as there are now.
+            // The indexes must match the present number of thread pairs.
             && entry.indices.values().all(|index| pairs.has(pair, *index));
         if !is_sound {
             return false;
@@ -77,12 +77,13 @@ impl Core {
         (self.orders)(
             Change::RestoreSession {
                 session,
+                role: hawser_dataplane::Role::Hub,
                 inner: client.inner(),
                 checkpoint: Box::new(plane),
             }
             .into(),
         );
-        self.tell_layer_rules(session);
+        self.order_settings(session);
         let limit = self.limits.of(&client);
         if let Some(entry) = self.sessions.get_mut(&session.0) {
             entry.hold_to(session.0, limit, &self.orders);
@@ -101,6 +102,7 @@ mod tests {
     use hawser_proto::checkpoint::HubPaths;
     use hawser_proto::egress::Egress;
     use hawser_proto::ingress::Ingress;
+    use hawser_proto::path::control::Control;
     use hawser_units::Rate;
 
     use super::*;
@@ -111,7 +113,7 @@ mod tests {
     use hawser_dataplane::Command;
     use hawser_dataplane::checkpoint::{ReceivingHalf, SendingHalf, SessionCheckpoint};
 
-    /// A session without paths of a client with that name, key and address.
+    /// Returns a session without paths of a client with that name, key and address.
     fn saved(client: &str, key: KeyHash, inner: Ipv4Addr) -> HubSessionCheckpoint {
         HubSessionCheckpoint {
             control: ControlCheckpoint {
@@ -132,12 +134,14 @@ mod tests {
                     heard_epoch: None,
                     lanes: Vec::new(),
                     machine: Egress::<u32>::new(1, hawser_units::Instant::ZERO).checkpoint(),
+                    streams: Default::default(),
                 },
                 receiving: ReceivingHalf {
                     keys: Vec::new(),
                     newest_used: None,
                     paths: Vec::new(),
                     machine: Ingress::<u32>::default().checkpoint(),
+                    streams: Default::default(),
                 },
             },
         }
@@ -180,9 +184,11 @@ mod tests {
             dns: Vec::new(),
             mtu: 1432,
             schedulers: Vec::new(),
+            controller: Control::default(),
             layer_rules: Vec::new(),
             format: hawser_wire::frame::Format::Ip,
             path_mtu: 1500,
+            session_timeout: Duration::from_secs(300),
             limits: hawser_config::LimitsConfig::default(),
             pairs: hawser_dataplane::Pairs::ONE,
         };

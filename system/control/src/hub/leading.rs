@@ -1,4 +1,4 @@
-//! Subnets behind clients are led to their sessions.
+//! Routing of subnets behind clients to their sessions.
 
 use hawser_dataplane::{Change, Orders, SessionId};
 use hawser_units::Net;
@@ -7,37 +7,41 @@ use hawser_wire::control::Message;
 use super::core::{Core, Session};
 
 impl Core {
-    /// Leads to each session what the store says. Cost: O(sessions).
+    /// Routes to each session the subnets that the store assigns. Cost: O(sessions).
     pub(super) fn lead_subnets(&mut self) {
         let store = self.store.lock();
         for (id, session) in &mut self.sessions {
             let nets = store.by_name(&session.name).map(|client| client.nets());
             if session.lead(*id, nets.unwrap_or_default(), &self.orders) {
-                session.tell_subnets();
+                session.send_subnets();
             }
         }
     }
 }
 
 impl Session {
-    /// Leads these subnets to the session; false: it was so.
+    /// Routes `nets` to the session. Returns whether the routes changed.
     pub(super) fn lead(&mut self, id: u64, nets: Vec<Net>, orders: &Orders) -> bool {
         if self.subnets == nets {
             return false;
         }
-        tracing::info!(client = self.name, subnets = nets.len(), "subnets lead to it");
+        tracing::info!(
+            client = self.name,
+            subnets = nets.len(),
+            "subnets are routed to the client"
+        );
         let (session, subnets) = (SessionId(id), nets.clone());
         orders(Change::SetSubnets { session, subnets }.into());
         self.subnets = nets;
         true
     }
 
-    /// Says to the client what is led to it. One that does not read hears it when it connects
-    /// again.
-    pub(super) fn tell_subnets(&mut self) {
+    /// Sends a client its routed subnets. A client that does not read receives them when it
+    /// connects again.
+    pub(super) fn send_subnets(&mut self) {
         self.may_know_subnets |= !self.subnets.is_empty();
         if let Some(link) = self.link.as_ref().filter(|_| self.may_know_subnets) {
-            link.tell(Message::Subnets(self.subnets.clone()));
+            link.send(Message::Subnets(self.subnets.clone()));
         }
     }
 }

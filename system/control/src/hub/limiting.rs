@@ -1,8 +1,8 @@
-//! Sessions are held to what their clients may use: see [`super::limits`].
+//! Enforcement of the clients' limits on their sessions, see [`super::limits`].
 //!
-//! A session's limit is looked at when the enrolment, the defaults or what has been used has
-//! changed, when the session begins, and when it is taken over from the process before. A client
-//! that reads nothing is told later, and held all the same.
+//! A session's limit is evaluated when the enrolment, the defaults or the usage has changed, when
+//! the session begins, and when it is inherited from the previous process. A client that does not
+//! read is notified later, but limited immediately.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,18 @@ use hawser_wire::control::{Limit, Message};
 use super::core::{Core, Session};
 
 impl Core {
-    /// Whether it is of interest what clients have used.
+    /// Returns whether any client has a quota.
     pub(super) fn has_quotas(&self) -> bool {
         self.limits.has_quotas
     }
 
-    /// What clients have used of the month.
+    /// Sets the clients' usage of the month.
     pub(super) fn set_used(&mut self, used: BTreeMap<String, Bytes>) {
         self.limits.used = used;
         self.limit_sessions();
     }
 
-    /// Holds each session to what its client may use now. Cost: O(clients).
+    /// Applies the present limit of each client to its session. Cost: O(clients).
     pub(super) fn limit_sessions(&mut self) {
         let Self {
             store,
@@ -47,8 +47,8 @@ impl Core {
 }
 
 impl Session {
-    /// Holds the session to a limit, where it is not yet, and tells its client; false: it does not
-    /// know.
+    /// Applies a limit to the session, if it is new, and notifies its client. Returns false if the
+    /// client is connected and the message could not be queued.
     pub(super) fn hold_to(&mut self, id: u64, limit: Limit, orders: &Orders) -> bool {
         if self.limit != limit {
             tracing::info!(
@@ -70,10 +70,10 @@ impl Session {
             self.is_told = false;
         }
         if let Some(link) = self.link.as_ref().filter(|_| !self.is_told) {
-            self.is_told = link.tell(Message::Limit(limit));
+            self.is_told = link.send(Message::Limit(limit));
             self.has_heard |= self.is_told;
         }
-        // Whoever is away hears it on coming back.
+        // An absent client is notified on its return.
         self.is_told || self.link.is_none()
     }
 }

@@ -1,4 +1,4 @@
-//! What clients are held to: follows the enrolment, the hub's defaults and what has been used.
+//! Limits of clients, derived from the enrolment, the hub's defaults and the usage.
 //!
 //! ```text
 //!   enrolment (store) --+
@@ -6,7 +6,7 @@
 //!   used of the month --+                         +--> client: keeps to it, and says why
 //! ```
 //!
-//! Sessions are held to it in `limiting.rs`.
+//! `limiting.rs` enforces them.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,16 @@ use hawser_wire::control::Limit;
 
 use crate::enrolment::{Client, Standing};
 
-/// What is known for the limits of all clients.
+/// State for the limits of all clients.
 #[derive(Default)]
 pub(super) struct Limits {
-    /// Of clients without their own.
+    /// Limits of clients without their own.
     pub(super) defaults: LimitsConfig,
-    /// Bytes by client, of the month.
+    /// Bytes of the month, by client.
     pub(super) used: BTreeMap<String, Bytes>,
-    /// Some client has a quota.
+    /// Set if some client has a quota.
     pub(super) has_quotas: bool,
-    /// Some client has not been told what it is held to.
+    /// Set if some client has not received its limit.
     pub(super) is_untold: bool,
 }
 
@@ -34,12 +34,12 @@ impl Limits {
         self.used.get(&client.name).copied().unwrap_or_default()
     }
 
-    /// What a client is held to.
+    /// Returns the limit of a client.
     pub(super) fn of(&self, client: &Client) -> Limit {
         client.limits.limit(&self.defaults, self.used(client))
     }
 
-    /// The same, for status.
+    /// Returns the limits of a client for the status.
     pub(super) fn standing(&self, client: &Client) -> Standing {
         Standing::of(&client.limits, &self.defaults, self.used(client))
     }

@@ -1,10 +1,11 @@
-//! Receipts of what neighbours carry between clients and this hub: counted by path, and signed
-//! where so much more has passed that a receipt is little beside it, or where more has for a while.
+//! Receipts for traffic that neighbours relay between clients and this hub: counted by path, and
+//! signed when the additional traffic is large in comparison with a receipt, or after some time.
 //!
-//! The client says which neighbour carries a path. It has no reason to lie to its own harm, and the
-//! neighbour takes no receipt that names somebody else. What is counted is the hub's own view.
+//! The client reports which neighbour relays a path. A false report would be to its own
+//! disadvantage, and the neighbour rejects receipts with another name. The counters are the hub's
+//! own.
 //!
-//! Bounds: one run for each path that there is; one signature for each of them and look.
+//! Bounds: one run for each path; one signature for each run and sample.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -12,20 +13,20 @@ use std::time::SystemTime;
 use hawser_config::identity::{Signer, random};
 use hawser_wire::receipt::{CODE_LEN, Receipt, SIGNATURE_LEN};
 
-/// A path: its session and number.
+/// Path: its session and number.
 type Path = (u64, u16);
 
-/// Counts what has passed.
+/// Counters and receipts of relayed traffic.
 #[derive(Debug)]
 pub(super) struct Receipts {
     signer: Signer,
     runs: BTreeMap<Path, Run>,
-    /// What paths had carried when this was first told; none before. Those are paths of the process
-    /// before, which has signed that part.
+    /// Counters of paths at the first sample; `None` before. They belong to the previous process,
+    /// which has signed that traffic.
     inherited: Option<BTreeMap<Path, [u64; 2]>>,
 }
 
-/// What is signed together.
+/// Run, whose counters are signed together.
 #[derive(Debug)]
 struct Run {
     member: [u8; CODE_LEN],
@@ -33,12 +34,12 @@ struct Run {
     run: u64,
     began_s: u64,
     number: u64,
-    /// What the path had carried before, up and down.
+    /// Counters of the path before the run, up and down.
     before: [u64; 2],
-    /// What is signed, up and down, and until when.
+    /// Signed counters, up and down, and the end of their time.
     signed: [u64; 2],
     signed_s: u64,
-    /// The path has been seen since the run began.
+    /// Set if the path has been seen since the run began.
     is_seen: bool,
 }
 
@@ -51,7 +52,7 @@ impl Receipts {
         }
     }
 
-    /// A neighbour carries the path.
+    /// Starts receipts for a path that a neighbour relays.
     pub(super) fn begin(
         &mut self,
         path: Path,
@@ -82,10 +83,10 @@ impl Receipts {
         self.runs.insert(path, run);
     }
 
-    /// Takes in what all paths have carried so far, up and down, and hands out receipts where they
-    /// are due; one that could not be told (false) is signed anew next time. Paths that are not
-    /// there any more have had their last.
-    pub(super) fn handle_carried(
+    /// Handles the counters of all paths, up and down, and sends due receipts; a receipt that could
+    /// not be sent (`false`) is signed again next time. Removed paths have already had their last
+    /// receipt.
+    pub(super) fn handle_transferred(
         &mut self,
         carried: impl Iterator<Item = (Path, [u64; 2])>,
         now: SystemTime,
@@ -116,7 +117,7 @@ impl Receipts {
             }
             present.insert(path, run);
         }
-        // What has begun since the paths were looked at is seen the next time.
+        // Runs that began since the counters were read are seen the next time.
         self.runs.retain(|_, run| !run.is_seen);
         for run in self.runs.values_mut() {
             run.is_seen = true;
@@ -152,11 +153,12 @@ impl Run {
     }
 }
 
-/// What a receipt of some 200 bytes (with the headers of its packet) is 1 % of. Signed once a
-/// second whatever passed, those of three modems of 28 kbit/s took a sixth of the one that carried
-/// them. Unit: bytes.
+/// Traffic from which a receipt is due: a receipt of some 200 bytes, with the headers of its
+/// packet, is 1 % of it. Source: docs/notebook/path-model.md, "A packet's own time on a slow link",
+/// where receipts had taken a sixth of a modem. Units: bytes.
 const WORTH: u64 = 20_000;
-/// What is less is signed after so many seconds.
+/// Time after which fewer bytes are signed. Source: docs/notebook/path-model.md, as for [`WORTH`].
+/// Units: s.
 const LATEST_S: u64 = 10;
 
 fn unix_s(time: SystemTime) -> u64 {
@@ -177,7 +179,8 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    /// Number, up and down of the receipts that are told at a second, whose signatures are good.
+    /// Returns number, up and down of the receipts at a given second, after verifying their
+    /// signatures.
     fn look(
         receipts: &mut Receipts,
         carried: &[(Path, [u64; 2])],
@@ -185,7 +188,7 @@ mod tests {
         is_heard: bool,
     ) -> Vec<(u64, u64, u64)> {
         let mut told = Vec::new();
-        receipts.handle_carried(carried.iter().copied(), at(seconds), |session, receipt| {
+        receipts.handle_transferred(carried.iter().copied(), at(seconds), |session, receipt| {
             assert!(has_signed(&receipt.hub, &receipt.signed(), &receipt.signature));
             assert_eq!((session, receipt.until_s), (7, seconds));
             told.push((receipt.number, receipt.up_bytes, receipt.down_bytes));
@@ -202,14 +205,14 @@ mod tests {
     fn what_has_passed_is_signed_once_and_no_byte_twice() {
         let mut receipts = receipts();
         let (old, fresh) = ((7, 1), (7, 2));
-        // A path of the process before goes on.
+        // A path of the previous process continues.
         assert_eq!(look(&mut receipts, &[(old, [100, 1_000])], 9, true), []);
         receipts.begin(old, BOB, ALICE, at(1));
         receipts.begin(old, BOB, ALICE, at(2));
         let much = [WORTH + 100, 1_000];
         assert_eq!(look(&mut receipts, &[(old, much)], 9, true), [(1, WORTH, 0)]);
         assert_eq!(look(&mut receipts, &[(old, much)], 99, true), [], "nothing new");
-        // Not read: the next has it, under the same number.
+        // The receipt was not read; the next one includes it under the same number.
         let more = [2 * WORTH + 100, 1_000];
         assert_eq!(
             look(&mut receipts, &[(old, more)], 99, false),
@@ -221,11 +224,11 @@ mod tests {
             look(&mut receipts, &both, 99, true),
             [(2, 2 * WORTH, 1), (1, 5, WORTH)]
         );
-        // Another neighbour carries it from here on.
+        // Another neighbour relays it from here on.
         receipts.begin(fresh, ALICE, BOB, at(4));
         let both = [(old, [2 * WORTH + 100, 1_001]), (fresh, [5 + WORTH, WORTH])];
         assert_eq!(look(&mut receipts, &both, 99, true), [(1, WORTH, 0)]);
-        // Paths that are gone are forgotten; one that has just begun is waited for once.
+        // Removed paths are deleted; a new one may be missing from one sample.
         receipts.begin((7, 3), BOB, ALICE, at(5));
         assert_eq!(look(&mut receipts, &[], 99, true), []);
         assert_eq!(receipts.runs.len(), 1);

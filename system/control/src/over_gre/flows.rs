@@ -1,7 +1,7 @@
-//! The flows inside GRE that a hub serves: whose they are, how many there may be, when they end.
+//! Flows inside GRE that a hub serves: their owners, limits and lifetimes.
 //!
-//! A *taker* is an address behind a member. Its flows are a stranger's until the hub has sent a
-//! data packet to one of them, and again when it has not for a while.
+//! A *taker* is an address behind a member. Its flows are unverified until the hub has sent a data
+//! packet to one of them, and again after some time without one.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use hawser_wire::gre::Datagram;
 
-use crate::places::{KNOWN_FOR, Place, Places, STRANGE_FOR};
+use crate::relay_connections::{KNOWN_FOR, RelayConnections, RelaySlot, STRANGE_FOR};
 
-/// What tells a flow from others.
+/// Key of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Flow {
-    /// The member's end of the tunnel, and the hub's.
+    /// Ends of the tunnel: the member's and the hub's.
     pub(super) outer: (Ipv4Addr, Ipv4Addr),
-    /// Where the taker is in its local network.
+    /// Address of the taker in its local network.
     pub(super) taker: SocketAddrV4,
-    /// Which address of the hub it speaks to.
+    /// Address of the hub that it uses.
     pub(super) hub: SocketAddrV4,
 }
 
@@ -31,7 +31,7 @@ impl Flow {
         }
     }
 
-    /// An answer in this flow.
+    /// Returns an answer in this flow.
     pub(super) fn answer<'a>(&self, key: Option<u32>, payload: &'a [u8]) -> Datagram<'a> {
         let (member, hub) = self.outer;
         Datagram {
@@ -49,49 +49,48 @@ impl Flow {
     }
 }
 
-/// A member, and an address behind it.
+/// Member, and an address behind it.
 type Taker = (Ipv4Addr, Ipv4Addr);
 
-/// All flows, each with its socket `S`.
+/// Table of all flows, each with its socket `S`.
 ///
-/// Cost: O(log flows) a datagram, O(flows) for one that begins a flow.
+/// Cost: O(log flows) per datagram, O(flows) for the first datagram of a flow.
 #[derive(Debug)]
 pub(super) struct Flows<S> {
-    places: Places,
+    connections: RelayConnections,
     flows: BTreeMap<Flow, Entry<S>>,
 }
 
 #[derive(Debug)]
 struct Entry<S> {
-    place: Place,
+    slot: RelaySlot,
     socket: S,
     begun: Instant,
     heard: Instant,
-    /// When the hub last sent a data packet.
+    /// Time of the hub's last data packet.
     data: Option<Instant>,
 }
 
 impl<S> Flows<S> {
-    pub(super) fn new(places: Places) -> Self {
+    pub(super) fn new(connections: RelayConnections) -> Self {
         Self {
-            places,
+            connections,
             flows: BTreeMap::new(),
         }
     }
 
-    /// The socket of a flow from which something has come.
+    /// Records a datagram of a flow. Returns the flow's socket.
     pub(super) fn hear(&mut self, flow: &Flow, now: Instant) -> Option<&S> {
         let entry = self.flows.get_mut(flow)?;
         entry.heard = now;
         Some(&entry.socket)
     }
 
-    /// Begins a flow, while there is room: a taker has [`OF_TAKER`], of which the one from which
-    /// nothing has come for the longest time makes room. `open` makes the socket, and says where it
-    /// is.
+    /// Starts a flow if the limit permits: a taker has at most [`OF_TAKER`] flows, of which the
+    /// longest idle one is replaced. `open` creates the socket and returns its address.
     ///
     /// # Errors
-    /// That of `open`; nothing has begun then.
+    /// Fails as `open` does; no state has changed.
     pub(super) fn begin<E>(
         &mut self,
         flow: Flow,
@@ -108,16 +107,16 @@ impl<S> Flows<S> {
             let oldest = *oldest;
             self.flows.remove(&oldest);
         }
-        let Some(mut place) = self
-            .places
+        let Some(mut slot) = self
+            .connections
             .enter(SocketAddr::new(flow.outer.0.into(), flow.taker.port()))
         else {
             return Ok(None);
         };
-        let (socket, at) = open(place.appears_as)?;
-        place.show(at);
+        let (socket, at) = open(slot.appears_as)?;
+        slot.show(at);
         let entry = Entry {
-            place,
+            slot,
             socket,
             begun: now,
             heard: now,
@@ -127,15 +126,14 @@ impl<S> Flows<S> {
         Ok(self.flows.get(&flow).map(|entry| &entry.socket))
     }
 
-    /// The hub has sent a data packet into a flow.
+    /// Records that the hub has sent a data packet in a flow.
     pub(super) fn handle_data(&mut self, flow: &Flow, now: Instant) {
         if let Some(entry) = self.flows.get_mut(flow) {
             entry.data = Some(now);
         }
     }
 
-    /// Ends flows of strangers that stay strangers, flows from which nothing comes, and those that
-    /// are not allowed any more.
+    /// Ends flows that remain unverified, idle flows, and those that are no longer permitted.
     pub(super) fn handle_timeout(&mut self, now: Instant, is_allowed: impl Fn(&Flow) -> bool) {
         let is_recent = |at: Instant, within: Duration| now.saturating_duration_since(at) < within;
         let known: Vec<Taker> = self
@@ -146,7 +144,7 @@ impl<S> Flows<S> {
             .collect();
         self.flows.retain(|flow, entry| {
             let stays = if known.contains(&flow.taker()) {
-                is_recent(entry.heard, KNOWN_FOR) && entry.place.know()
+                is_recent(entry.heard, KNOWN_FOR) && entry.slot.know()
             } else {
                 is_recent(entry.begun, STRANGE_FOR)
             };
@@ -155,8 +153,10 @@ impl<S> Flows<S> {
     }
 }
 
-/// Flows of a taker: a path has one, a control connection another, and the ports change when the
-/// taker takes the member anew.
+/// Maximum number of a taker's flows: a path has one, a control connection another, and the ports
+/// change when the taker uses the member again. Source: our choice, two ports of each before and
+/// after a change, and as many in reserve; more let one taker use more of the [`RelayConnections`]
+/// of all.
 const OF_TAKER: usize = 8;
 
 #[cfg(test)]
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn a_stranger_s_flow_ends_and_a_known_taker_s_stay() {
-        let (now, places) = (Instant::now(), Places::new(84, 8));
-        let mut flows = Flows::new(places.clone());
+        let (now, connections) = (Instant::now(), RelayConnections::new(84, 8));
+        let mut flows = Flows::new(connections.clone());
         let (data, control, strange) = (flow(MEMBER, 1, 1), flow(MEMBER, 1, 2), flow(MEMBER, 2, 1));
         for flow in [data, control, strange] {
             assert!(begin(&mut flows, flow, now));
@@ -195,20 +195,20 @@ mod tests {
         flows.handle_timeout(later, |_| true);
         assert!(flows.hear(&control, later).is_some() && flows.hear(&data, later).is_some());
         assert!(flows.hear(&strange, later).is_none());
-        assert_eq!(places.counts(), (2, 0, 0));
-        // What is not allowed any more ends at once.
+        assert_eq!(connections.counts(), (2, 0, 0));
+        // Flows that are no longer permitted end immediately.
         flows.handle_timeout(later, |flow| flow.taker.port() == 1);
         assert!(flows.hear(&control, later).is_none() && flows.hear(&data, later).is_some());
-        // Nothing came for a while.
+        // No datagram arrived for some time.
         flows.handle_data(&data, later + KNOWN_FOR);
         flows.handle_timeout(later + KNOWN_FOR, |_| true);
-        assert_eq!(places.counts(), (0, 0, 0));
+        assert_eq!(connections.counts(), (0, 0, 0));
     }
 
     #[test]
     fn the_flow_that_is_silent_for_longest_makes_room() {
-        let (now, places) = (Instant::now(), Places::new(84, 8));
-        let mut flows = Flows::new(places);
+        let (now, connections) = (Instant::now(), RelayConnections::new(84, 8));
+        let mut flows = Flows::new(connections);
         for port in 0..=OF_TAKER as u16 {
             let at = now + Duration::from_millis(port.into());
             assert!(begin(&mut flows, flow(MEMBER, 1, port), at));
@@ -219,14 +219,14 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever comes and goes: a taker, a member and all together have no more than is theirs,
-        /// and places are what flows have.
+        /// For any sequence of flows, a taker, a member and all together do not exceed their
+        /// limits, and the counts match the flows.
         #[test]
         fn is_bounded(
             steps in prop::collection::vec((0_u8..2, 0_u8..40, 0_u16..20, any::<bool>(), 0_u64..9), 0..400),
         ) {
-            let (mut now, places) = (Instant::now(), Places::new(84, 20));
-            let mut flows = Flows::new(places.clone());
+            let (mut now, connections) = (Instant::now(), RelayConnections::new(84, 20));
+            let mut flows = Flows::new(connections.clone());
             for (member, taker, port, is_answered, seconds) in steps {
                 let flow = flow(Ipv4Addr::new(198, 51, 100, member), taker, port);
                 if flows.hear(&flow, now).is_none() {
@@ -239,7 +239,7 @@ mod tests {
                 flows.handle_timeout(now, |_| true);
                 let of = |flow: &Flow| flows.flows.keys().filter(|other| other.taker() == flow.taker()).count();
                 prop_assert!(flows.flows.keys().all(|flow| of(flow) <= OF_TAKER));
-                let (known, strangers, _) = places.counts();
+                let (known, strangers, _) = connections.counts();
                 prop_assert_eq!(known + strangers, flows.flows.len());
                 prop_assert!(known <= 20 && strangers <= 64);
             }

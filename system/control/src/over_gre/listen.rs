@@ -1,11 +1,11 @@
-//! A hub's end of GRE: takes packets from members, and forwards what they carry to the hub's own
+//! Hub's end of GRE: receives packets from members, and forwards their datagrams to the hub's own
 //! UDP port.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use hawser_config::HubGreConfig;
@@ -19,14 +19,14 @@ use serde_json::{Value, json};
 
 use super::flows::{Flow, Flows};
 use crate::event_thread::{EventThread, Task};
-use crate::places::{LOOK, Places};
-use crate::relays::{Port, descriptors, reached_at};
+use crate::relay_connections::{POLL_INTERVAL, RelayConnections};
+use crate::relays::{BREATH, LONGEST, Port, descriptors, reached_at};
 
-/// Takes packets until it is dropped.
+/// Listener for packets, which ends when dropped.
 pub struct Listening {
     shared: Arc<Shared>,
-    places: Places,
-    // In this order: the task ends before its thread.
+    connections: RelayConnections,
+    // The order of the fields lets the task end before its thread.
     _task: Task,
     _relays: EventThread,
 }
@@ -44,26 +44,26 @@ struct State {
     dropped: BTreeMap<&'static str, u64>,
 }
 
-/// A flow's socket on loopback, and what carries its answers.
+/// A flow's socket on loopback, and the task that returns its answers.
 struct Opened {
     port: Arc<Port>,
     _answers: Task,
 }
 
 impl Listening {
-    /// Takes packets for the hub whose UDP port is `hub`.
+    /// Starts to receive packets for the hub whose UDP port is `hub`.
     ///
     /// # Errors
-    /// Rights are missing, or no thread or descriptor is left.
+    /// If permissions are missing, or no thread or descriptor is available.
     pub fn start(config: HubGreConfig, hub: SocketAddr) -> anyhow::Result<Self> {
         let relays = EventThread::start(THREAD)?;
         let socket = relays.enter(GreSocket::open);
         let socket = socket.context("cannot open a raw socket for GRE")?;
         let most = (descriptors() / SHARE).clamp(1, KNOWN);
-        let places = Places::new(NET, most);
+        let connections = RelayConnections::new(NET, most);
         let state = State {
             config,
-            flows: Flows::new(places.clone()),
+            flows: Flows::new(connections.clone()),
             dropped: BTreeMap::new(),
         };
         let shared = Arc::new(Shared {
@@ -74,25 +74,25 @@ impl Listening {
         let task = relays.spawn(take(Arc::clone(&shared)));
         Ok(Self {
             shared,
-            places,
+            connections,
             _task: task,
             _relays: relays,
         })
     }
 
-    /// Who is there, and from where.
-    pub fn places(&self) -> &Places {
-        &self.places
+    /// Returns the counts of connections, and their sources.
+    pub fn connections(&self) -> &RelayConnections {
+        &self.connections
     }
 
-    /// Takes another configuration: flows that it does not allow end within a second.
+    /// Changes the configuration; flows that it does not permit end within 1 s.
     pub fn set(&self, config: HubGreConfig) {
         self.shared.state().config = config;
     }
 
-    /// For `hawser status --json`.
+    /// Returns the entry of `hawser status --json`.
     pub fn status(&self) -> Value {
-        let (flows, strangers, turned_away) = self.places.counts();
+        let (flows, strangers, turned_away) = self.connections.counts();
         json!({
             "flows": flows,
             "strangers": strangers,
@@ -107,7 +107,7 @@ impl Shared {
         self.state.lock().expect("no holder panics")
     }
 
-    /// Takes in a packet of anybody.
+    /// Handles an unauthenticated packet.
     fn handle_packet(self: &Arc<Self>, packet: &[u8]) {
         let mut state = self.state();
         let dropped = match parse(packet).map_err(reason) {
@@ -149,7 +149,7 @@ impl Shared {
                 .ok_or("no_place")?,
         };
         let (payload, ecn) = (datagram.payload, datagram.ecn.bits());
-        // A full buffer loses datagrams, as on every way.
+        // A full buffer loses datagrams, as on every network.
         let sent = opened.port.send(self.hub, payload, payload.len(), ecn);
         sent.map_err(|_| "loopback")
     }
@@ -172,9 +172,9 @@ impl Shared {
         Ok((opened, at))
     }
 
-    /// Sends the hub's datagrams into a flow.
+    /// Sends the hub's datagrams in a flow.
     fn handle_answers(&self, flow: &Flow, meta: &RecvMeta, bytes: &[u8], out: &mut Vec<u8>) {
-        // Anybody on this machine can write here.
+        // Any program on this machine can send here.
         if plain(meta.addr) != self.hub {
             return;
         }
@@ -187,7 +187,7 @@ impl Shared {
                 ecn: meta.ecn.map_or(Ecn::NotEct, |ecn| Ecn::from_bits(ecn as u8)),
                 ..flow.answer(state.config.key, payload)
             };
-            // What is too large for the way to the member is found out by probes.
+            // Probes detect packets that are too large for the route to the member.
             let is_sent = answer.emit(out) && self.socket.send(out, flow.outer.0).is_ok();
             if !is_sent {
                 *state.dropped.entry("not_sent").or_default() += 1;
@@ -198,16 +198,16 @@ impl Shared {
 
 async fn take(shared: Arc<Shared>) {
     let mut buffer = vec![0; usize::from(u16::MAX)];
-    let mut look = tokio::time::interval(LOOK);
+    let mut look = tokio::time::interval(POLL_INTERVAL);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             received = shared.socket.receive(AT_ONCE, &mut buffer, |packet| shared.handle_packet(packet)) => {
                 if let Err(error) = received {
                     tracing::debug!(%error, "the socket for GRE");
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
-                // Answers have their turn.
+                // Other tasks on this thread get their turn.
                 tokio::task::yield_now().await;
             }
             _ = look.tick() => {
@@ -220,7 +220,7 @@ async fn take(shared: Arc<Shared>) {
     }
 }
 
-/// Carries the hub's answers into a flow until that ends.
+/// Transfers the hub's answers to a flow until the flow ends.
 async fn answer(shared: Arc<Shared>, flow: Flow, port: Arc<Port>) {
     let mut out = Vec::new();
     loop {
@@ -236,7 +236,7 @@ async fn answer(shared: Arc<Shared>, flow: Flow, port: Arc<Port>) {
     }
 }
 
-/// As what a packet without a datagram is counted.
+/// Returns the counter of a packet without a datagram.
 fn reason(why: Unfit) -> &'static str {
     match why {
         Unfit::Cut => "cut",
@@ -248,16 +248,15 @@ fn reason(why: Unfit) -> &'static str {
     }
 }
 
-/// What the relay's thread is called.
+/// Name of the relay's thread.
 const THREAD: &str = "hawser-gre";
-/// The second byte of addresses on loopback: 127.84.0.1 and so on.
+/// Second byte of addresses on loopback: 127.84.0.1 and so on. Source: our choice, the number after
+/// that of TLS on TCP (`over_tls/listen.rs`), so that logs show which relay is meant.
 const NET: u8 = 84;
-/// Known flows, and the share of descriptors that they get: two each, of an eighth.
+/// Maximum number of verified flows, and the inverse of their share of all descriptors. Source: the
+/// two descriptors of each flow may use an eighth of the 65,536 of the units (`LimitNOFILE=`).
 const KNOWN: usize = 4_096;
 const SHARE: usize = 16;
-/// The longest datagram: the largest MTU that a network may have, and room to spare. Units: bytes.
-const LONGEST: usize = 16 << 10;
-/// Packets before answers have their turn.
+/// Maximum number of packets before other tasks get their turn. Source: our choice, a batch of the
+/// socket; more delay answers, fewer wake the thread more often.
 const AT_ONCE: usize = 64;
-/// After trouble with a socket.
-const BREATH: Duration = Duration::from_millis(100);

@@ -1,5 +1,5 @@
-//! A stream of which only so much may be read: heads of HTTP have no length of their own, and the
-//! reader keeps what it has until it is whole.
+//! Stream with a bound on its bytes: heads of HTTP have no length field, and the reader buffers all
+//! data until the head is complete.
 
 use std::io;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream with a bound for what is read.
+/// Stream with a bound on the bytes that are read.
 #[derive(Debug)]
 pub(super) struct Bounded<S> {
     stream: S,
@@ -15,7 +15,7 @@ pub(super) struct Bounded<S> {
 }
 
 impl<S> Bounded<S> {
-    /// At most `most` bytes are read from `stream`, until the bound is lifted.
+    /// Creates a stream of which at most `most` bytes are read, until the bound is lifted.
     pub(super) fn new(stream: S, most: usize) -> Self {
         Self {
             stream,
@@ -23,7 +23,7 @@ impl<S> Bounded<S> {
         }
     }
 
-    /// What follows has bounds of its own.
+    /// Removes the bound, since the following data has its own.
     pub(super) fn lift(&mut self) {
         self.left = None;
     }
@@ -41,7 +41,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         if left == 0 {
             return Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "the head of HTTP does not end",
+                "the HTTP header is too long",
             )));
         }
         let most = into.remaining().min(left);

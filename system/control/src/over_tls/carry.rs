@@ -1,4 +1,5 @@
-//! Carries datagrams between a socket on loopback and a WebSocket, both ways, until one ends.
+//! Transfer of datagrams between a socket on loopback and a WebSocket, in both directions, until
+//! one ends.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,43 +18,43 @@ use super::queue::Queue;
 use crate::budget::{Budget, Pace};
 use crate::relays::Port;
 
-/// Why a connection carries nothing any more.
+/// Reason why a connection has ended.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(super) enum Ended {
-    /// The other side has ended it.
+    /// The other side has ended the connection.
     #[error("the other side has ended the connection")]
     Closed,
-    /// It broke, or the other side broke the protocol.
+    /// Protocol error, or broken connection.
     #[error("{0}")]
     Broken(#[from] tokio_websockets::Error),
-    /// The other side says what is no datagram, again and again.
-    #[error("the other side says too much that is no datagram")]
+    /// The other side repeatedly sends messages that are not datagrams.
+    #[error("the other side sends too much data that is not a datagram")]
     Chatter,
-    /// The socket on loopback is of no use.
+    /// The socket on loopback has failed.
     #[error("the socket on loopback: {0}")]
     Local(io::Error),
 }
 
-/// A relay's socket on loopback, and who is spoken to there.
+/// Socket of a relay on loopback, and its peers.
 pub(super) struct Local {
     port: Port,
-    /// Who gets data packets, and who gets QUIC: one and the same at a hub.
+    /// Destination of data packets; at a hub it equals that of QUIC.
     pub(super) data: SocketAddr,
     pub(super) control: SocketAddr,
 }
 
 impl Local {
-    /// To be called on the relays' thread.
+    /// Creates a relay. Must be called on the relays' thread.
     ///
     /// # Errors
-    /// The socket cannot be prepared.
+    /// If the socket cannot be prepared.
     pub(super) fn new(socket: UdpSocket, data: SocketAddr, control: SocketAddr) -> io::Result<Self> {
         let port = Port::new(socket)?;
         Ok(Self { port, data, control })
     }
 
-    /// Drops what waits.
+    /// Drops the waiting datagrams.
     pub(super) fn drain(&self) {
         while self.port.receive(|_, _| {}).is_ok_and(|count| count > 0) {}
     }
@@ -61,7 +62,7 @@ impl Local {
     fn poll_receive(&self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
         self.port.poll_receive(cx, |meta, bytes| {
             let (now, from) = (Instant::now(), plain(meta.addr));
-            // Anybody on this machine can write here.
+            // Any program on this machine can send here.
             if from == self.data || from == self.control {
                 let datagrams = bytes.chunks(meta.stride.max(1));
                 datagrams.for_each(|datagram| queue.push(now, datagram));
@@ -74,21 +75,21 @@ impl Local {
             return;
         }
         let to = if run.is_data { self.data } else { self.control };
-        // A full buffer loses datagrams, as on every way.
+        // A full buffer loses datagrams, as on every network.
         if let Err(error) = self.port.send(to, &run.bytes, run.segment, 0) {
-            tracing::trace!(%error, "datagrams lost on loopback");
+            tracing::trace!(%error, "datagrams dropped on loopback");
         }
         run.bytes.clear();
     }
 }
 
-/// Datagrams of one size for the same, which one call takes.
+/// Datagrams of one size for one destination, which a single call sends.
 #[derive(Default)]
 struct Run {
     bytes: Vec<u8>,
     segment: usize,
     is_data: bool,
-    /// The last one was shorter: no other may follow.
+    /// Set if the last datagram was shorter, so that no other may follow.
     is_whole: bool,
 }
 
@@ -112,7 +113,7 @@ impl Run {
     }
 }
 
-/// One connection and its socket.
+/// Connection and its socket.
 pub(super) struct Carrier<'a, S> {
     stream: &'a mut WebSocketStream<S>,
     local: &'a Local,
@@ -120,7 +121,7 @@ pub(super) struct Carrier<'a, S> {
     run: Run,
     is_sending: bool,
     strange: Budget,
-    /// When a data packet last came from the socket.
+    /// Time of the last data packet from the socket.
     pub(super) data_seen: Option<Instant>,
 }
 
@@ -137,12 +138,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Carrier<'a, S> {
         }
     }
 
-    /// Carries until the connection ends. May be dropped and called again.
+    /// Transfers datagrams until the connection ends. May be dropped and called again.
     pub(super) async fn carry(&mut self) -> Ended {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// How many datagrams were dropped because the connection was too slow.
+    /// Returns the number of datagrams that were dropped because the connection was too slow.
     pub(super) fn dropped(&self) -> u64 {
         self.queue.dropped()
     }
@@ -157,12 +158,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Carrier<'a, S> {
                 return Poll::Pending;
             }
         }
-        // Others on this thread want to go on too.
+        // Other tasks on this thread get their turn.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Does a little in each direction; false when everything waits.
+    /// Transfers some datagrams in each direction. Returns false when both directions wait.
     fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, Ended> {
         let from_here = match self.local.poll_receive(cx, &mut self.queue) {
             Poll::Ready(received) => received.map(|()| true).map_err(Ended::Local)?,
@@ -173,7 +174,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Carrier<'a, S> {
         Ok(from_here || to_there || from_there)
     }
 
-    /// Hands what waits to the connection, a record of TLS at a time.
+    /// Passes the waiting data to the connection, one TLS record at a time.
     fn send(&mut self, cx: &mut Context<'_>) -> Result<bool, Ended> {
         if self.is_sending {
             match Pin::new(&mut *self.stream).poll_flush(cx) {
@@ -210,7 +211,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Carrier<'a, S> {
             } else if message.is_close() {
                 return Err(Ended::Closed);
             } else if self.strange.spend(1, Instant::now()) {
-                // A ping, of somebody in between. Its answer waits to be sent.
+                // The answer to a proxy's ping waits to be sent.
                 self.is_sending = true;
             } else {
                 return Err(Ended::Chatter);
@@ -234,15 +235,20 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Carrier<'a, S> {
     }
 }
 
-/// Messages that are taken before the other direction has its turn.
+/// Maximum number of messages before the other direction gets its turn. Source: our choice, some 90
+/// KB; more delay the other direction, fewer make smaller batches of datagrams.
 const AT_ONCE_FROM_THERE: usize = 64;
-/// Rounds before other connections have their turn.
+/// Maximum number of rounds before other connections get their turn. Source: our choice; more delay
+/// other connections of the thread, fewer wake it more often.
 const ROUNDS: usize = 16;
-/// What TLS seals at once. Units: bytes.
+/// Maximum size of a TLS record (RFC 8446 section 5.1). Units: bytes.
 const RECORD: usize = 16 << 10;
-/// What one call may send: a UDP datagram of the kernel's own. Units: bytes.
+/// Maximum bytes of one call: a UDP datagram of the kernel's own. Units: bytes. Source: our choice,
+/// below the 65,507 bytes of a UDP datagram over IPv4 (RFC 791, RFC 768), since the kernel cuts it
+/// again.
 const LARGEST_RUN: usize = 60_000;
-/// Neither side sends anything but datagrams; who is in between may see whether they are there.
+/// Budget of messages other than datagrams: neither side sends any, but an intermediary may send
+/// pings.
 const STRANGE: Pace = Pace {
     burst: 16,
     per_second: 1,

@@ -14,22 +14,22 @@ use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, Error, PeerIncompatible, SignatureScheme};
 
-/// What a hub shows; changed while it runs, when a certificate is renewed.
+/// Certificate that a hub presents; replaced while it runs, when it is renewed.
 #[derive(Clone, Debug)]
-pub struct Shown(Arc<Mutex<What>>);
+pub struct PresentedCertificate(Arc<Mutex<What>>);
 
 #[derive(Debug)]
 struct What {
     certificate: Arc<CertifiedKey>,
-    /// What proves a name to an authority that asks for it, by names.
+    /// Certificates that prove a name to an authority, by names.
     answers: BTreeMap<String, Arc<CertifiedKey>>,
 }
 
-impl Shown {
-    /// The certificate in files, or one of the hub's own key.
+impl PresentedCertificate {
+    /// Loads the certificate from files, or creates one of the hub's own key.
     ///
     /// # Errors
-    /// The files cannot be read, or do not belong together.
+    /// If the files cannot be read, or do not belong together.
     pub fn new(identity: &Identity, files: Option<&(PathBuf, PathBuf)>) -> anyhow::Result<Self> {
         let certificate = Arc::new(certified(identity, files)?);
         let answers = BTreeMap::new();
@@ -39,30 +39,30 @@ impl Shown {
     /// Reads the files again.
     ///
     /// # Errors
-    /// As of [`Self::new`]; what was shown is shown on.
+    /// As for [`Self::new`]; the previous certificate remains in use.
     pub fn renew(&self, identity: &Identity, files: Option<&(PathBuf, PathBuf)>) -> anyhow::Result<()> {
         self.show(certified(identity, files)?);
         Ok(())
     }
 
-    /// Shows another certificate from now on.
+    /// Replaces the presented certificate.
     pub(super) fn show(&self, fresh: CertifiedKey) {
         self.0.lock().expect("no holder panics").certificate = Arc::new(fresh);
     }
 
-    /// Answers an authority that asks for a name.
+    /// Sets the answer to an authority's challenge for a name.
     pub(super) fn answer(&self, name: String, with: CertifiedKey) {
         let mut what = self.0.lock().expect("no holder panics");
         what.answers.insert(name, Arc::new(with));
     }
 
-    /// No authority is expected any more.
+    /// Removes the answers to challenges.
     pub(super) fn forget_answers(&self) {
         self.0.lock().expect("no holder panics").answers.clear();
     }
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for PresentedCertificate {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let what = self.0.lock().expect("no holder panics");
         let mut asked = hello.alpn().into_iter().flatten();
@@ -81,7 +81,7 @@ fn certified(identity: &Identity, files: Option<&(PathBuf, PathBuf)>) -> anyhow:
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .with_context(|| format!("cannot read the certificate {}", certificate.display()))?;
     if chain.is_empty() {
-        anyhow::bail!("{} holds no certificate", certificate.display());
+        anyhow::bail!("{} contains no certificate", certificate.display());
     }
     let secret = PrivateKeyDer::from_pem_file(key)
         .with_context(|| format!("cannot read the key {}", key.display()))?;
@@ -94,7 +94,7 @@ fn certified(identity: &Identity, files: Option<&(PathBuf, PathBuf)>) -> anyhow:
     })
 }
 
-/// A certificate that the hub's own key has signed for itself.
+/// Creates a certificate that is self-signed by the hub's own key.
 fn own(identity: &Identity) -> anyhow::Result<CertifiedKey> {
     let secret = PrivatePkcs8KeyDer::from(identity.secret());
     let pair = rcgen::KeyPair::from_pkcs8_der_and_sign_algo(&secret, &rcgen::PKCS_ED25519)
@@ -106,11 +106,11 @@ fn own(identity: &Identity) -> anyhow::Result<CertifiedKey> {
     ))
 }
 
-/// A hub's settings of TLS.
+/// Returns a hub's TLS configuration.
 ///
 /// # Errors
 /// The TLS library refuses its own defaults.
-pub(super) fn server(shown: Shown) -> anyhow::Result<Arc<rustls::ServerConfig>> {
+pub(super) fn server(shown: PresentedCertificate) -> anyhow::Result<Arc<rustls::ServerConfig>> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -121,7 +121,7 @@ pub(super) fn server(shown: Shown) -> anyhow::Result<Arc<rustls::ServerConfig>> 
     Ok(Arc::new(config))
 }
 
-/// A client's settings of TLS.
+/// Returns a client's TLS configuration.
 ///
 /// # Errors
 /// The TLS library refuses its own defaults.
@@ -137,14 +137,14 @@ pub(super) fn client() -> anyhow::Result<Arc<rustls::ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// Whether a certificate is of the key that an invitation names.
+/// Returns whether a certificate is of the key that an invitation names.
 pub(super) fn is_of(certificate: &CertificateDer<'_>, hub: KeyHash) -> bool {
     ParsedCertificate::try_from(certificate)
         .is_ok_and(|parsed| KeyHash::of(&parsed.subject_public_key_info()) == hub)
 }
 
-/// Takes every certificate whose key signs the handshake: who the hub is, the QUIC handshake inside
-/// proves (see the module [`super`]).
+/// Verifier that accepts every certificate whose key signs the handshake; the inner QUIC handshake
+/// authenticates the hub (see the module [`super`]).
 #[derive(Debug)]
 struct Anybody {
     provider: Arc<CryptoProvider>,
@@ -188,9 +188,9 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// As every browser says when it is about to ask for a WebSocket.
+/// ALPN value of browsers that open a WebSocket.
 const ALPN: &[u8] = b"http/1.1";
-/// An authority that looks whether the hub has the name (RFC 8737 section 4).
+/// Protocol name of an authority that verifies whether the hub has the name (RFC 8737 section 4).
 pub(super) const ACME_ALPN: &[u8] = b"acme-tls/1";
 
 #[cfg(test)]
@@ -211,7 +211,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (certificate, key) = (dir.path().join("full.pem"), dir.path().join("key.pem"));
         let identity = Identity::generate().unwrap();
-        let shown = Shown::new(&identity, None).unwrap();
+        let shown = PresentedCertificate::new(&identity, None).unwrap();
         let files = (certificate.clone(), key.clone());
         let said = |error: anyhow::Error| format!("{error:#}");
         assert!(said(shown.renew(&identity, Some(&files)).unwrap_err()).contains("full.pem"));

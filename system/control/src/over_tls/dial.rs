@@ -1,4 +1,4 @@
-//! A client's end: keeps a connection to the hub over one network for as long as it is wanted.
+//! Client's end: maintains a connection to the hub over one network while it is needed.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -19,65 +19,66 @@ use tokio_websockets::{ClientBuilder, Limits, WebSocketStream};
 
 use super::bounded::Bounded;
 use super::carry::{Carrier, Local};
-use super::{HANDSHAKE, HEAD, LONGEST, TLS_BUFFER, certificate, loopback, prepare, proxy};
+use super::{HANDSHAKE, HEAD, TLS_BUFFER, certificate, loopback, prepare, proxy};
 use crate::event_thread::{EventThread, Task};
+use crate::relays::LONGEST;
 
-/// Where to, and how.
+/// Parameters of a connection.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The network's device.
+    /// Device of the network.
     pub device: String,
-    /// Where the hub listens.
+    /// Address of the hub.
     pub remote: SocketAddr,
-    /// What the hub is called: in TLS, in HTTP, and to a proxy.
+    /// Name of the hub: in TLS, in HTTP, and for a proxy.
     pub host: String,
-    /// The proxy of the network.
+    /// Proxy of the network.
     pub proxy: Option<Proxy>,
-    /// The hub's key.
+    /// Key of the hub.
     pub hub: KeyHash,
 }
 
-/// How a connection stands.
+/// State of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// It is being made.
+pub enum TlsState {
+    /// Being opened.
     Dialing,
-    /// It carries datagrams.
+    /// Open for datagrams.
     Up {
-        /// Whether the certificate is of the hub's own key; else somebody may be in between, who
-        /// sees what everybody on the way sees of UDP.
+        /// Set if the certificate is of the hub's own key; otherwise an intermediary may see as
+        /// much as every router sees of UDP.
         is_hubs_key: bool,
     },
-    /// It could not be made or broke; it is tried again.
+    /// Failed or broken; it is retried.
     Down(String),
 }
 
-/// Keeps a connection until it is dropped.
+/// Connection that is maintained until dropped.
 pub struct Dialer {
-    /// What stands in place of the hub, on loopback.
+    /// Address on loopback that replaces the hub's address.
     pub relay: SocketAddr,
-    /// For the data plane and for QUIC: taken once.
+    /// Sockets for the data plane and for QUIC, which can be taken once.
     pub sockets: Option<(UdpSocket, UdpSocket)>,
     _task: Task,
 }
 
 impl Dialer {
-    /// Begins; how it goes is told through `news`, under `name`.
+    /// Starts the connection; its state is reported through `news`, under `name`.
     ///
     /// # Errors
-    /// There is no loopback, or no descriptor is left.
+    /// If there is no loopback, or no descriptor is available.
     pub fn start<N: Copy + Send + Sync + 'static>(
         relays: &EventThread,
         plan: Plan,
         name: N,
-        news: mpsc::UnboundedSender<(N, Way)>,
+        news: mpsc::UnboundedSender<(N, TlsState)>,
     ) -> io::Result<Self> {
         let (relay, data, control) = (bind()?, bind()?, bind()?);
         let address = relay.local_addr()?;
         let (to_data, to_control) = (data.local_addr()?, control.local_addr()?);
         let task = relays.spawn(async move {
             let tell = |way| {
-                // Nobody listens any more when the client ends.
+                // The receiver is dropped when the client ends.
                 let _ = news.send((name, way));
             };
             let result = match Local::new(relay, to_data, to_control) {
@@ -85,7 +86,7 @@ impl Dialer {
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = result {
-                tell(Way::Down(format!("{error:#}")));
+                tell(TlsState::Down(format!("{error:#}")));
             }
         });
         Ok(Self {
@@ -100,10 +101,10 @@ fn bind() -> io::Result<UdpSocket> {
     UdpSocket::bind(loopback())
 }
 
-/// Makes a connection and ends it; whether its certificate is of the hub's own key.
+/// Opens a connection and closes it. Returns whether its certificate is of the hub's own key.
 ///
 /// # Errors
-/// Why there is none, in words.
+/// The reason for the failure, as text.
 pub async fn try_once(plan: &Plan) -> Result<bool, String> {
     let tls = certificate::client().map_err(|error| format!("{error:#}"))?;
     match tokio::time::timeout(HANDSHAKE, connect(plan, &tls)).await {
@@ -113,18 +114,19 @@ pub async fn try_once(plan: &Plan) -> Result<bool, String> {
     }
 }
 
-/// Makes the connection, carries, and makes it anew; ends only when it can never be made.
-async fn keep(plan: &Plan, local: &Local, tell: &impl Fn(Way)) -> anyhow::Result<()> {
+/// Opens the connection, transfers datagrams, and opens it again after a failure; ends only if it
+/// can never succeed.
+async fn keep(plan: &Plan, local: &Local, tell: &impl Fn(TlsState)) -> anyhow::Result<()> {
     let tls = certificate::client()?;
     let mut pause = FIRST_PAUSE;
     loop {
-        tell(Way::Dialing);
+        tell(TlsState::Dialing);
         let made = tokio::time::timeout(HANDSHAKE, connect(plan, &tls)).await;
         let why = match made {
             Ok(Ok((mut stream, is_hubs_key))) => {
-                // What waits was sent to nobody.
+                // Discards what was sent while no connection existed.
                 local.drain();
-                tell(Way::Up { is_hubs_key });
+                tell(TlsState::Up { is_hubs_key });
                 let since = Instant::now();
                 let mut carrier = Carrier::new(&mut stream, local);
                 let ended = carrier.carry().await;
@@ -138,7 +140,7 @@ async fn keep(plan: &Plan, local: &Local, tell: &impl Fn(Way)) -> anyhow::Result
             Ok(Err(error)) => format!("{error:#}"),
             Err(_) => "no answer".to_owned(),
         };
-        tell(Way::Down(why));
+        tell(TlsState::Down(why));
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LAST_PAUSE);
     }
@@ -156,7 +158,7 @@ async fn connect(plan: &Plan, tls: &Arc<rustls::ClientConfig>) -> anyhow::Result
             proxy::pass(stream, proxy, (host, port)).await?
         }
     };
-    let name = ServerName::try_from(host.to_owned()).context("the hub's name is none for TLS")?;
+    let name = ServerName::try_from(host.to_owned()).context("the hub's name is not valid for TLS")?;
     let mut stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await?;
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
@@ -164,11 +166,11 @@ async fn connect(plan: &Plan, tls: &Arc<rustls::ClientConfig>) -> anyhow::Result
     let place = format!("wss://{}/", proxy::authority(host, port));
     let (mut stream, _) = ClientBuilder::new()
         .uri(&place)
-        .context("the hub's name is none for HTTP")?
+        .context("the hub's name is not valid for HTTP")?
         .limits(Limits::default().max_payload_len(Some(LONGEST)))
         .connect_on(Bounded::new(stream, HEAD))
         .await
-        .context("what answers is no hub")?;
+        .context("the answer is not from a hub")?;
     stream.get_mut().lift();
     Ok((stream, is_hubs_key))
 }
@@ -177,7 +179,7 @@ async fn to_proxy(device: &str, proxy: &Proxy) -> anyhow::Result<TcpStream> {
     let called = (proxy.host.as_str(), proxy.port);
     let addresses = tokio::net::lookup_host(called)
         .await
-        .with_context(|| format!("cannot look the proxy's name {} up", proxy.host))?;
+        .with_context(|| format!("cannot resolve the proxy's name {}", proxy.host))?;
     let mut last = None;
     for address in addresses {
         match open(device, address).await {
@@ -189,7 +191,7 @@ async fn to_proxy(device: &str, proxy: &Proxy) -> anyhow::Result<TcpStream> {
     Err(error).with_context(|| format!("cannot reach the proxy {}", proxy.host))
 }
 
-/// A connection over `device`, outside of the tunnel.
+/// Opens a connection over `device`, outside the tunnel.
 async fn open(device: &str, remote: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
     keep_outside(&socket, Some(device))?;
@@ -199,8 +201,15 @@ async fn open(device: &str, remote: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
+/// Pause after the first failed attempt; doubles up to [`LAST_PAUSE`]. Source: our choice; a
+/// shorter one repeats an error that lasts for a round trip, a longer one delays the first session
+/// behind a firewall.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// A network that comes back with UDP still blocked is found within this.
+/// Maximum pause between attempts: the time to detect a network that returns with UDP still
+/// blocked. Source: our choice; a shorter one costs a handshake more often where neither UDP nor
+/// TCP passes.
 const LAST_PAUSE: Duration = Duration::from_secs(8);
-/// A connection that lived so long was no mistake.
+/// Lifetime after which a connection counts as successful. Source: our choice, longer than
+/// [`LAST_PAUSE`], so that a proxy that closes each connection at once is not asked every half
+/// second.
 const STEADY: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Where UDP is blocked: the same datagrams over TLS on TCP, one connection for each network.
+//! TLS on TCP for networks that block UDP: the same datagrams, on one connection for each network.
 //!
 //! ```text
 //!    data plane, QUIC                                                       data plane, QUIC
@@ -6,20 +6,20 @@
 //!        [dial] -- TCP bound to the network -- TLS -- WebSocket -- TCP -- [listen]
 //! ```
 //!
-//! A relay on each side stands in place of the other side's socket, so sessions, keys, replay
-//! windows and limits are those of UDP, and the two threads of the data plane know nothing of it.
-//! A datagram is one binary message of a WebSocket (RFC 6455), which proxies let through. The hub's
-//! relay forwards to the hub's own UDP port and to nowhere else.
+//! A relay on each side replaces the other side's socket, so sessions, keys, replay windows and
+//! limits are those of UDP, and the data plane's two threads are unaffected. A datagram is one
+//! binary message of a WebSocket (RFC 6455), which proxies permit. The hub's relay forwards only to
+//! the hub's own UDP port.
 //!
-//! TLS hides here what is spoken, and proves nothing: who the hub is, the QUIC handshake inside
-//! proves with the key of the invitation, as over UDP, and data packets are sealed. Whoever ends
-//! this TLS in between sees what everybody on the way sees of UDP. So a hub may show a certificate
-//! of anybody, and a proxy that opens TLS is passed too. Whether the certificate is of the hub's
-//! own key is shown by `status`.
+//! TLS only disguises the traffic: the inner QUIC handshake authenticates the hub with the key of
+//! the invitation, as over UDP, and data packets are encrypted. An intermediary that terminates
+//! this TLS sees as much as every router sees of UDP. So a hub may present any certificate, and
+//! proxies that intercept TLS work too. `status` shows whether the certificate is of the hub's own
+//! key.
 //!
-//! A kernel that retransmits losses of its own makes a queue that nobody sees. It is kept short:
-//! what is not sent yet is bounded in the kernel ([`UNSENT`]) and here ([`queue`]), where the
-//! oldest datagrams go first.
+//! TCP in the kernel builds a hidden queue when it retransmits losses. The queue is kept short:
+//! unsent data is bounded in the kernel ([`UNSENT`]) and here ([`queue`]), where the oldest
+//! datagrams are dropped first.
 
 pub mod acme;
 mod bounded;
@@ -37,7 +37,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-/// Keeps the kernel's queue short, and lets a connection that nobody answers end.
+/// Sets socket options that keep the kernel's queue short, and end an unanswered connection.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -51,24 +51,27 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     )
 }
 
-/// What the relays' thread is called.
+/// Name of the relays' thread.
 pub const THREAD: &str = "hawser-tls";
-/// What the kernel takes that it cannot send yet: a TLS record; 13 ms at 10 Mbit/s. Units: bytes.
+/// Maximum of unsent data in the kernel, 13 ms at 10 Mbit/s. Source: a TLS record (RFC 8446 section
+/// 5.1). Units: bytes.
 const UNSENT: u32 = 16 << 10;
-/// A connection without an answer for so long is gone: paths probe each other every 20 s at least,
-/// and TCP would try for a quarter of an hour.
+/// Timeout of a connection without an answer. Without it, TCP would retry for a quarter of an hour
+/// (`tcp_retries2`, linux/Documentation/networking/ip-sysctl.rst).
 const UNANSWERED: Duration = Duration::from_secs(10);
-/// TCP, TLS and the upgrade take some five round trips, with a proxy seven; a hub gives strangers
-/// no longer either.
+/// Timeout of the handshakes: TCP, TLS and the upgrade take some five round trips, seven with a
+/// proxy. Source: a hub gives unknown clients the same time (`TIMEOUT` of `hub.rs`).
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The longest datagram: the largest MTU that a network may have, and room to spare. Units: bytes.
-const LONGEST: usize = 16 << 10;
-/// What the other side may say before it has spoken WebSocket: a head of HTTP. Units: bytes.
+/// Maximum bytes from the other side before it uses WebSocket: a head of HTTP. Units: bytes.
+/// Source: our choice, twice the limit of common HTTP servers (8 KB); a larger one gives unknown
+/// clients more memory.
 const HEAD: usize = 16 << 10;
-/// What TLS may hold back that the kernel does not take. Units: bytes.
+/// Maximum bytes in TLS that the kernel does not accept. Units: bytes. Source: our choice, a TLS
+/// record (RFC 8446 section 5.1); more are packets that wait behind each other, fewer pause within
+/// a record.
 const TLS_BUFFER: usize = 16 << 10;
 
-/// Loopback, any port.
+/// Returns the loopback address with any port.
 fn loopback() -> SocketAddr {
     (std::net::Ipv4Addr::LOCALHOST, 0).into()
 }

@@ -1,4 +1,5 @@
-//! Through a proxy to the hub: CONNECT of HTTP (RFC 9110 section 9.3.6), and SOCKS5 (RFC 1928).
+//! Connections through a proxy to the hub: CONNECT of HTTP (RFC 9110 section 9.3.6), and SOCKS5
+//! (RFC 1928).
 
 use std::io;
 
@@ -12,24 +13,24 @@ use zeroize::Zeroizing;
 
 use super::HEAD;
 
-/// Why a proxy does not help.
+/// Reason why a proxy cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(super) enum ProxyError {
-    /// The connection broke.
+    /// The connection failed.
     #[error("the proxy ended the connection: {0}")]
     Broken(#[from] io::Error),
-    /// It wants to know who asks.
-    #[error("the proxy wants a name and a password: write proxy = \"http://NAME:PASSWORD@HOST:PORT\"")]
+    /// Credentials required.
+    #[error("the proxy requires a name and a password: write proxy = \"http://NAME:PASSWORD@HOST:PORT\"")]
     Unknown,
-    /// It does not connect to the hub.
-    #[error("the proxy says {0} to a connection to the hub")]
+    /// The proxy refused to connect to the hub.
+    #[error("the proxy answers {0} to the request for a connection to the hub")]
     Refused(u16),
-    /// It speaks something else.
-    #[error("what answers is no proxy of that kind")]
+    /// The server is not a proxy of this protocol.
+    #[error("the answer is not from a proxy of this type")]
     Strange,
-    /// It is one of SOCKS, and said no.
-    #[error("the proxy says: {0}")]
+    /// Error of a SOCKS proxy.
+    #[error("the proxy refuses: {0}")]
     Socks(#[from] tokio_socks::Error),
 }
 
@@ -89,8 +90,8 @@ async fn connect(stream: &mut TcpStream, proxy: &Proxy, to: &str) -> Result<(), 
     }
 }
 
-/// What an answer to CONNECT says; nothing while it is not whole. Nobody speaks through the proxy
-/// before this side does, so a good one ends with its head.
+/// Parses an answer to CONNECT; `None` while it is incomplete. The server waits for this side's
+/// first message, so a positive answer ends with its head.
 fn judge(answer: &[u8]) -> Option<Result<(), ProxyError>> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut headers);
@@ -107,7 +108,7 @@ fn judge(answer: &[u8]) -> Option<Result<(), ProxyError>> {
     })
 }
 
-/// Host and port as HTTP writes them.
+/// Returns host and port in the form of HTTP.
 pub(super) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') {
         format!("[{host}]:{port}")
@@ -135,9 +136,9 @@ mod tests {
         assert_eq!(verdict("HTTP/1.1 200 OK\r\nVia: x\r\n"), "more");
         assert!(verdict("HTTP/1.1 403 Forbidden\r\n\r\nno").contains("403"));
         assert!(verdict("HTTP/1.1 407 Who\r\n\r\n").contains("NAME:PASSWORD"));
-        assert!(verdict("SSH-2.0-x\r\n\r\n").contains("no proxy"));
-        assert!(verdict("HTTP/1.1 200 OK\r\n\r\nwelcome").contains("no proxy"));
-        assert!(verdict("HTTP/1.1 101 Else\r\n\r\n").contains("no proxy"));
+        assert!(verdict("SSH-2.0-x\r\n\r\n").contains("not from a proxy"));
+        assert!(verdict("HTTP/1.1 200 OK\r\n\r\nwelcome").contains("not from a proxy"));
+        assert!(verdict("HTTP/1.1 101 Else\r\n\r\n").contains("not from a proxy"));
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! What waits for a connection that takes no more now: bounded, and the oldest goes first.
+//! Bounded queue of a connection that accepts no more data now; the oldest datagram is dropped
+//! first.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Datagrams in the order in which they came.
+/// Datagrams in order of arrival.
 ///
-/// A datagram that has waited long is worth less than the one behind it: by then the tunnel has
-/// sent its contents again, or has begun to. Cost: O(1) a datagram; memory bounded by [`MOST`] and
-/// one datagram.
+/// A datagram that has waited long is worth less than the next one, because the tunnel has already
+/// retransmitted its contents, or has started to. Cost: O(1) per datagram; memory bounded by
+/// [`MAX`] and one datagram.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: VecDeque<(Instant, Vec<u8>)>,
@@ -16,16 +17,16 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Takes a datagram; drops the oldest ones where there is no room.
+    /// Adds a datagram, and drops the oldest ones if there is no room.
     pub(super) fn push(&mut self, now: Instant, datagram: &[u8]) {
         self.bytes += datagram.len();
         self.waiting.push_back((now, datagram.to_vec()));
-        while self.bytes > MOST {
+        while self.bytes > MAX {
             self.drop_oldest();
         }
     }
 
-    /// The oldest that is still worth sending.
+    /// Returns the oldest datagram that is not stale.
     pub(super) fn pop(&mut self, now: Instant) -> Option<Vec<u8>> {
         while let Some((since, _)) = self.waiting.front() {
             if now.saturating_duration_since(*since) <= STALE {
@@ -38,7 +39,7 @@ impl Queue {
         None
     }
 
-    /// How many were dropped.
+    /// Returns the number of dropped datagrams.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -51,11 +52,13 @@ impl Queue {
     }
 }
 
-/// A quarter of a second at 32 Mbit/s; faster connections make the queue shorter by themselves.
+/// Maximum size of the queue; faster connections shorten the queue. Source: [`STALE`] at 32 Mbit/s.
 /// Units: bytes.
-const MOST: usize = 1 << 20;
-/// TCP stands still for a round trip when it retransmits a loss; what has waited longer than a few
-/// of them is on its way elsewhere.
+const MAX: usize = 1 << 20;
+/// Maximum wait of a datagram. TCP delivers nothing for a round trip when it retransmits a loss; a
+/// datagram that has waited for a few of them is being retransmitted on another path. Source: our
+/// choice, a few round trips of a cellular network; a longer one sends packets that another path
+/// has already delivered, a shorter one drops what the connection would still deliver.
 const STALE: Duration = Duration::from_millis(250);
 
 #[cfg(test)]

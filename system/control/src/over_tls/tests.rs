@@ -1,4 +1,4 @@
-//! Both ends over loopback, and strangers at the listener.
+//! Tests of both ends over loopback, and of unknown clients at the listener.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -12,16 +12,17 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 use tokio_websockets::{ClientBuilder, Message};
 
-use super::dial::{Dialer, Plan, Way};
-use super::listen::{Listening, Shown};
-use super::{HEAD, LONGEST, certificate};
+use super::dial::{Dialer, Plan, TlsState};
+use super::listen::{Listening, PresentedCertificate};
+use super::{HEAD, certificate};
 use crate::event_thread::EventThread;
-use crate::places::STRANGE_FOR;
+use crate::relay_connections::STRANGE_FOR;
+use crate::relays::LONGEST;
 
-/// A stranger is cut off, and a hand is shaken, well within this.
+/// Timeout of tests; unknown clients are disconnected and handshakes are complete well within it.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The hub's UDP port, which gives everything back.
+/// Creates the hub's UDP port as an echo server.
 fn echo() -> SocketAddr {
     let hub = UdpSocket::bind("127.0.0.1:0").unwrap();
     let at = hub.local_addr().unwrap();
@@ -40,7 +41,7 @@ fn echo() -> SocketAddr {
 
 fn listening(hub: SocketAddr) -> (Listening, Identity, SocketAddr) {
     let identity = Identity::generate().unwrap();
-    let shown = Shown::new(&identity, None).unwrap();
+    let shown = PresentedCertificate::new(&identity, None).unwrap();
     let listening = Listening::start("127.0.0.1:0".parse().unwrap(), hub, shown).unwrap();
     let at = listening.status()["listen"].as_str().unwrap().parse().unwrap();
     (listening, identity, at)
@@ -61,7 +62,7 @@ async fn websocket(at: SocketAddr) -> tokio_websockets::WebSocketStream<Stream> 
     builder.connect_on(stream).await.unwrap().0
 }
 
-/// What comes back of a datagram.
+/// Sends a datagram and returns its echo.
 async fn ask(stream: &mut tokio_websockets::WebSocketStream<Stream>, datagram: &[u8]) -> Option<Vec<u8>> {
     stream.send(Message::binary(datagram.to_vec())).await.ok()?;
     let answer = tokio::time::timeout(TIMEOUT, stream.next()).await.unwrap()?;
@@ -76,7 +77,7 @@ async fn datagrams_go_to_the_hub_s_port_and_back() {
         let datagram = vec![len as u8 & 0x3f; len];
         assert_eq!(ask(&mut stream, &datagram).await.unwrap(), datagram);
     }
-    assert_eq!(listening.places().counts().1, 1);
+    assert_eq!(listening.connections().counts().1, 1);
 }
 
 #[tokio::test]
@@ -97,7 +98,7 @@ async fn many_datagrams_keep_their_bounds() {
     let datagrams: Vec<Vec<u8>> = (0..200_usize)
         .map(|n| vec![(n % 64) as u8; if n % 7 == 0 { 300 } else { 1_200 }])
         .collect();
-    // As many at once as the kernel holds for the echo.
+    // The chunks have the number of datagrams that the kernel buffers for the echo.
     for some in datagrams.chunks(20) {
         for datagram in some {
             stream.feed(Message::binary(datagram.clone())).await.unwrap();
@@ -113,7 +114,7 @@ async fn many_datagrams_keep_their_bounds() {
     }
 }
 
-/// It is over, whatever is said.
+/// Checks that the connection ends, regardless of further data.
 async fn ends(mut stream: impl tokio::io::AsyncRead + Unpin) {
     let mut rest = Vec::new();
     let over = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut rest)).await;
@@ -138,7 +139,7 @@ async fn strangers_are_cut_off_and_others_are_not_harmed() {
         .await
         .unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 400"), "{answer:?}");
-    // A head that does not end is not kept.
+    // An endless head is not buffered.
     let mut endless = tls(at).await;
     let mut sent = 0;
     while endless.write_all(&[b'a'; 1_024]).await.is_ok() && sent < 64 << 20 {
@@ -152,7 +153,7 @@ async fn strangers_are_cut_off_and_others_are_not_harmed() {
             .await
             .is_none_or(|said| said.len() < 200)
     );
-    // Pings without end, whose answers nobody reads.
+    // Endless pings whose answers are not read.
     let mut chatter = websocket(at).await;
     let mut pings = 0;
     while chatter.send(Message::ping(&b"are you there"[..])).await.is_ok() && pings < 1_000_000 {
@@ -162,13 +163,17 @@ async fn strangers_are_cut_off_and_others_are_not_harmed() {
     assert_eq!(ask(&mut other, &[7; 100]).await.unwrap(), [7; 100]);
     drop((endless, long, chatter));
     let since = Instant::now();
-    while listening.places().counts().1 > 1 {
-        assert!(since.elapsed() < TIMEOUT, "{:?}", listening.places().counts());
+    while listening.connections().counts().1 > 1 {
+        assert!(
+            since.elapsed() < TIMEOUT,
+            "{:?}",
+            listening.connections().counts()
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// The echo gives back what begins like a data packet: only that makes somebody known.
+/// The echo returns datagrams that begin like a data packet; only these make a client known.
 #[tokio::test]
 async fn who_hears_no_data_packet_is_cut_off() {
     let (listening, _, at) = listening(echo());
@@ -183,10 +188,11 @@ async fn who_hears_no_data_packet_is_cut_off() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(is_cut_off);
-    assert_eq!(listening.places().counts().0, 1);
+    assert_eq!(listening.connections().counts().0, 1);
 }
 
-/// What a stranger says, and how slowly, gains no time: the one that came first is cut off first.
+/// Slow or partial data of an unknown client gains no time: the first connection is disconnected
+/// first.
 #[tokio::test]
 async fn a_stranger_s_time_begins_with_its_connection() {
     let (_listening, _, at) = listening(echo());
@@ -206,7 +212,7 @@ async fn a_stranger_s_time_begins_with_its_connection() {
     assert_eq!(ended_first, "slow");
 }
 
-/// The client's end needs the rights that a daemon has, for the device and the mark.
+/// The client's end needs a daemon's permissions for the device and the mark.
 #[tokio::test]
 async fn a_dialer_connects_again_and_the_relay_demultiplexes() {
     if !hawser_testing::require(hawser_linux::process::is_root(), "needs root") {
@@ -225,13 +231,13 @@ async fn a_dialer_connects_again_and_the_relay_demultiplexes() {
     };
     let mut dialer = Dialer::start(&relays, plan, 7, news).unwrap();
     let (data, control) = dialer.sockets.take().unwrap();
-    let up = async |heard: &mut mpsc::UnboundedReceiver<(i32, Way)>| {
+    let up = async |heard: &mut mpsc::UnboundedReceiver<(i32, TlsState)>| {
         loop {
             let news = tokio::time::timeout(TIMEOUT, heard.recv())
                 .await
                 .unwrap()
                 .unwrap();
-            if news == (7, Way::Up { is_hubs_key: true }) {
+            if news == (7, TlsState::Up { is_hubs_key: true }) {
                 return;
             }
         }
@@ -247,13 +253,13 @@ async fn a_dialer_connects_again_and_the_relay_demultiplexes() {
     };
     back(&data, &[0x05; 1_400]);
     back(&control, &[0xc5; 1_200]);
-    // Anybody else on this machine is not heard.
+    // Datagrams of other programs on this machine are ignored.
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     stranger.send_to(&[0xc6; 50], dialer.relay).unwrap();
     back(&control, &[0xc7; 50]);
-    // The hub's process ends, and another begins.
+    // The hub's process ends, and another one starts.
     drop(listening);
-    let shown = Shown::new(&identity, None).unwrap();
+    let shown = PresentedCertificate::new(&identity, None).unwrap();
     let started = Instant::now();
     let _listening = loop {
         match Listening::start(at, hub, shown.clone()) {

@@ -10,11 +10,13 @@ use hawser_linux::stream_sockets::{Connection, Interest};
 use hawser_proto::stream::Forms;
 use hawser_units::Instant;
 use hawser_wire::inner::FlowKey;
-use hawser_wire::stream::{Open, Outcome, StreamId, reason};
+use hawser_wire::stream::{Open, Outcome, StreamId};
 
-use super::{Sender, TELL_AGAIN};
+use super::{RETRY_INTERVAL, Sender};
 use crate::SessionId;
+use crate::checkpoint::SessionCheckpoint;
 use crate::streams::accepting::Accepting;
+use crate::streams::checkpoint::NearTable;
 use crate::streams::near::{Answered, Found};
 use crate::streams::{Relays, Sockets, StreamName, StreamRelay, StreamUse, ToReceiving, ToSending};
 
@@ -30,12 +32,12 @@ pub(crate) struct Streams {
     /// Listener of a client.
     pub(super) accepting: Option<Accepting>,
     ingress: Box<dyn Relays>,
-    /// Notices that the receiving thread had no room for.
+    /// Notices for which the receiving thread had no space.
     unsent: VecDeque<StreamRelay>,
 }
 
 impl Streams {
-    /// `interface`: that of the tunnel.
+    /// Creates the state; `interface` is the tunnel's interface.
     pub(crate) fn new(
         purpose: StreamUse,
         interface: &str,
@@ -58,10 +60,10 @@ impl Streams {
         })
     }
 
-    /// Time at which there is something to do, if no packet comes.
+    /// Returns the time of the next action without further packets.
     pub(super) fn due(&self) -> Instant {
         let near = self.accepting.as_ref().map(|accepting| accepting.near.due());
-        let unsent = (!self.unsent.is_empty()).then(|| now() + TELL_AGAIN);
+        let unsent = (!self.unsent.is_empty()).then(|| now() + RETRY_INTERVAL);
         near.into_iter()
             .chain(unsent)
             .min()
@@ -89,8 +91,7 @@ impl Streams {
 }
 
 impl Sender {
-    /// Takes the packet of `len` bytes that was read, if it belongs to a stream. Returns whether it
-    /// was taken.
+    /// Handles the read packet of `len` bytes if it belongs to a stream. Returns whether it does.
     pub(super) fn take_for_stream(&mut self, len: usize) -> bool {
         let Some(accepting) = self
             .streams
@@ -109,7 +110,7 @@ impl Sender {
                 false
             }
             Found::Back => {
-                // A packet that the kernel has no room for is lost, as on any network.
+                // A packet for which the kernel has no room is lost, as on any network.
                 if let Err(error) = self.tun.write(&[IoSlice::new(bytes)]) {
                     tracing::trace!(%error, "TUN refused a packet of a stream");
                 }
@@ -132,19 +133,19 @@ impl Sender {
         }
     }
 
-    /// Asks the hub for the connection that the packet which was read begins.
+    /// Requests the connection that the read packet opens from the hub.
     fn ask(&mut self, key: FlowKey, dscp: u8, len: usize, at: Instant) -> Result<(), &'static str> {
         let accepting = self
             .streams
             .as_mut()
             .and_then(|streams| streams.accepting.as_mut());
         accepting.map_or(Ok(()), |accepting| accepting.decide(&key, dscp))?;
-        let session = self.sessions.of_streams()?;
+        let session = self.sessions.of_streams(len)?;
         let Some(streams) = &mut self.streams else {
             return Ok(());
         };
         if streams.unsent.len() >= MAX_UNSENT {
-            // The program asks again.
+            // The program will retransmit the SYN.
             return Ok(());
         }
         let mut id = None;
@@ -158,7 +159,7 @@ impl Sender {
         if !accepting.near.hold(key, (session, id), bytes, at) {
             return Err("no port is left for a stream");
         }
-        // The receiving thread takes this before any datagram that follows.
+        // The receiving thread handles this before any following datagram.
         streams.notify(session, ToReceiving::Open(id));
         let credit = streams.purpose.config().window;
         let open = Open {
@@ -174,7 +175,26 @@ impl Sender {
         Ok(())
     }
 
-    /// Lets connections that begin have other forms; those that are there stay as they are.
+    /// Requests the connections that another hub has not answered from the hub of `session`. None
+    /// of them has transferred a byte yet.
+    pub(super) fn ask_again(&mut self, session: SessionId) {
+        let Some(streams) = &mut self.streams else { return };
+        let Some(accepting) = &mut streams.accepting else {
+            return;
+        };
+        let at = now();
+        for ((session, id), syn) in accepting.near.take_asking_elsewhere(session) {
+            self.sessions.with(session, |state| {
+                state.streams.abandon(id, state.tunnel.egress_mut(), at);
+            });
+            self.sessions.reading()[..syn.len()].copy_from_slice(&syn);
+            if !self.take_for_stream(syn.len()) {
+                self.take_packet(syn.len());
+            }
+        }
+    }
+
+    /// Sets the forms of new connections; existing ones remain unchanged.
     pub(super) fn set_forms(&mut self, forms: &Forms) {
         let accepting = self
             .streams
@@ -185,7 +205,7 @@ impl Sender {
         }
     }
 
-    /// Carries out what the receiving thread did.
+    /// Handles a message of the receiving thread.
     pub(super) fn handle_stream(&mut self, session: SessionId, order: ToSending) {
         let Some(streams) = &mut self.streams else { return };
         let credit = streams.purpose.config().window;
@@ -200,7 +220,7 @@ impl Sender {
         }
     }
 
-    /// Takes note of sockets that have bytes, and accepts connections.
+    /// Records sockets that have bytes, and accepts connections.
     pub(super) fn poll_sockets(&mut self) {
         let Some(streams) = &mut self.streams else { return };
         let mut accepts = false;
@@ -226,7 +246,7 @@ impl Sender {
             .with(session, |state| state.streams.connect(id, socket));
     }
 
-    /// Passes on what sessions have to say of streams.
+    /// Passes on events of streams.
     pub(super) fn settle_streams(&mut self) {
         let at = now();
         for session in self.sessions.poll_streamed() {
@@ -259,7 +279,7 @@ impl Sender {
         match accepting.handle_answer(name, outcome, at) {
             Answered::Back(packet) => {
                 if let Err(error) = self.tun.write(&[IoSlice::new(&packet)]) {
-                    tracing::debug!(%error, "a program does not hear of its connection");
+                    tracing::debug!(%error, "cannot notify a program about its connection");
                 }
             }
             Answered::Packet(packet) => {
@@ -283,7 +303,8 @@ impl Sender {
         }
     }
 
-    /// Connections that could have been streams and go as packets.
+    /// Returns the number of connections that could have been streams but are transferred as
+    /// packets.
     pub(super) fn left_to_packets(&self) -> u64 {
         let accepting = self
             .streams
@@ -292,7 +313,7 @@ impl Sender {
         accepting.map_or(0, |accepting| accepting.left)
     }
 
-    /// A session is gone: its connections are reset.
+    /// Resets the connections of a removed session.
     pub(super) fn forget_streams(&mut self, session: SessionId, ids: &[StreamId]) {
         let Some(streams) = &mut self.streams else { return };
         for id in ids {
@@ -303,15 +324,38 @@ impl Sender {
         }
     }
 
-    /// Ends all streams before the sessions go to a successor, which does not know them.
-    pub(super) fn end_streams(&mut self) {
-        let at = now();
-        let names: Vec<_> = self.sessions.iter_mut().map(|(name, _)| name).collect();
-        for name in names {
-            self.sessions.with(name, |state| {
-                let egress = state.tunnel.egress_mut();
-                state.streams.abort_all(reason::UNKNOWN, egress, at);
-            });
+    /// Adds the connections of this machine to the checkpoints of their sessions.
+    pub(super) fn save_near(&mut self, sessions: &mut [SessionCheckpoint]) {
+        let accepting = self
+            .streams
+            .as_mut()
+            .and_then(|streams| streams.accepting.as_mut());
+        let Some(accepting) = accepting else { return };
+        for saved in sessions {
+            saved.sending.streams.near = Some(accepting.checkpoint(SessionId(saved.session)));
+        }
+    }
+
+    /// Continues the streams of the previous process's session, with these sockets.
+    pub(super) fn restore_streams(
+        &mut self,
+        session: SessionId,
+        sockets: Vec<(StreamId, Arc<Connection>)>,
+        near: Option<&NearTable>,
+    ) {
+        let Some(streams) = &mut self.streams else { return };
+        for (id, socket) in sockets {
+            streams.sockets.add((session, id), &socket);
+        }
+        let (Some(accepting), Some(saved)) = (&mut streams.accepting, near) else {
+            return;
+        };
+        if saved.listener.is_none() {
+            return;
+        }
+        accepting.restore(session, saved, now());
+        if let Err(error) = streams.sockets.add_listener(accepting.as_fd()) {
+            tracing::warn!(%error, "new connections are not split into streams");
         }
     }
 }

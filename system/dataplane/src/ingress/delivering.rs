@@ -1,24 +1,18 @@
-//! From packets in order to the TUN: headers put back, congestion marks carried over, neighbours of
-//! a flow joined.
+//! Delivery of ordered packets to the TUN device: headers are restored, congestion marks are
+//! copied, and adjacent packets of a flow are coalesced.
 
-use std::io::IoSlice;
-
-use hawser_linux::tun::Tun;
 use hawser_proto::tunnel::Restored;
 use hawser_wire::compression::{COMPRESSED_LEN, Form, Headers};
 use hawser_wire::inner::{Ecn, ecn_at_exit, set_ecn};
-use hawser_wire::offload::{Coalescer, Join};
 
 use super::Receiving;
 use crate::store::Packet;
 use crate::streams::near::is_forged;
-
-/// Pieces of one vectored write: the kernel takes 1,024.
-const MAX_PIECES: usize = 512;
+use crate::tun_writer::{Outgoing, Writer};
 
 impl Receiving {
-    /// Writes `out` to the TUN, joining what can be joined, and frees it; what a limit holds back
-    /// follows later.
+    /// Writes `out` to the TUN device, coalescing packets if possible, and frees it; packets that a
+    /// limit delays follow later.
     pub(super) fn deliver(&mut self) {
         if self.out.is_empty() {
             return;
@@ -27,7 +21,7 @@ impl Receiving {
         out.retain(|id| {
             let is_restored = self.restore(*id);
             let is_allowed = is_restored && self.is_allowed(*id);
-            if is_allowed && self.is_held_back(*id) {
+            if is_allowed && self.must_wait(*id) {
                 return false;
             }
             let leaves = is_allowed && self.may_leave(*id);
@@ -41,14 +35,10 @@ impl Receiving {
         self.out = out;
     }
 
-    /// Writes packets that are restored, and frees them.
+    /// Writes restored packets, and frees them.
     pub(super) fn write(&mut self, out: &mut Vec<u32>) {
         let mut rebuilt = self.rebuilt.iter();
-        let mut writer = Writer {
-            tun: &self.links.tun,
-            coalescer: Coalescer::new(self.links.format, self.links.tun.takes_joined_udp()),
-            pieces: Vec::new(),
-        };
+        let mut writer = Writer::new(&self.links.tun, self.links.format);
         for id in out.iter() {
             let bytes = self.store.bytes(*id);
             let inner = self.store.packet(*id).inner;
@@ -76,8 +66,8 @@ impl Receiving {
         }
     }
 
-    /// Finds the headers of a packet, and puts rebuilt ones behind the others in `rebuilt`; false
-    /// if they are lost.
+    /// Finds the headers of a packet, and appends reconstructed ones to `rebuilt`. Returns false if
+    /// they are lost.
     fn restore(&mut self, id: u32) -> bool {
         let packet = self.store.packet(id);
         let Some(session) = self.sessions.get_mut(&packet.owner.session) else {
@@ -96,7 +86,7 @@ impl Receiving {
         }
     }
 
-    /// Returns whether a client may send a packet that is restored.
+    /// Returns whether a client may send a restored packet.
     fn is_allowed(&mut self, id: u32) -> bool {
         let Some(filter) = &mut self.filter else {
             return self.is_no_forgery(id);
@@ -107,7 +97,7 @@ impl Receiving {
         let Err(refusal) = filter.check(packet) else {
             return true;
         };
-        tracing::trace!(?refusal, "a client may not send a packet");
+        tracing::trace!(?refusal, "dropped a packet that a client may not send");
         self.dropped.filtered += 1;
         if is_compressed {
             self.rebuilt.pop();
@@ -134,8 +124,8 @@ impl Receiving {
         false
     }
 
-    /// Carries a congestion mark from the outer to the inner packet; false if the packet must be
-    /// dropped (RFC 6040).
+    /// Copies a congestion mark from the outer to the inner packet. Returns false if the packet
+    /// must be dropped (RFC 6040).
     pub(super) fn may_leave(&mut self, id: u32) -> bool {
         let Packet { outer_ecn, inner, .. } = *self.store.packet(id);
         if outer_ecn != Ecn::Ce {
@@ -159,61 +149,5 @@ impl Receiving {
             }
         }
         true
-    }
-}
-
-/// A packet for the TUN.
-#[derive(Clone, Copy)]
-struct Outgoing<'a> {
-    /// Begins with its headers.
-    headers: &'a [u8],
-    /// How many of them are not in `bytes`.
-    skip: usize,
-    bytes: &'a [u8],
-}
-
-/// Joins packets and writes them to the TUN without copying their payload.
-struct Writer<'a> {
-    tun: &'a Tun,
-    coalescer: Coalescer,
-    pieces: Vec<&'a [u8]>,
-}
-
-impl<'a> Writer<'a> {
-    /// Returns how many writes it took.
-    fn push(&mut self, packet: Outgoing<'a>, partial: bool, refused: &mut u64) -> u64 {
-        let mut writes = 0;
-        if self.pieces.len() >= MAX_PIECES {
-            writes += self.flush(refused);
-        }
-        loop {
-            let len = packet.skip + packet.bytes.len();
-            match self.coalescer.push(packet.headers, len, partial) {
-                Join::Append(at) | Join::Open(at) => {
-                    self.pieces.push(&packet.bytes[at - packet.skip..]);
-                    return writes;
-                }
-                Join::Flush => writes += self.flush(refused),
-            }
-        }
-    }
-
-    fn flush(&mut self, refused: &mut u64) -> u64 {
-        let Some((virtio, headers)) = self.coalescer.finish() else {
-            return 0;
-        };
-        let mut slices = [IoSlice::new(&[]); MAX_PIECES + 2];
-        slices[0] = IoSlice::new(&virtio);
-        slices[1] = IoSlice::new(headers);
-        for (slice, piece) in slices[2..].iter_mut().zip(&self.pieces) {
-            *slice = IoSlice::new(piece);
-        }
-        let result = self.tun.write(&slices[..self.pieces.len() + 2]);
-        if !matches!(result, Ok(true)) {
-            *refused += self.pieces.len() as u64;
-            tracing::trace!(?result, "TUN refused a packet");
-        }
-        self.pieces.clear();
-        1
     }
 }

@@ -1,7 +1,7 @@
-//! Sessions that are held to a rate: where their packets wait between the resequencer and the TUN.
+//! Rate limits of sessions: queues of packets between the resequencer and the TUN device.
 //!
-//! A packet comes here restored: one that is dropped may have been the context of those behind it.
-//! Without a session that has a limit, this costs a look at an empty table for each packet.
+//! Packets arrive here with restored headers, because a dropped packet may be the context of later
+//! ones. If no session has a limit, the cost is a lookup in an empty table per packet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,39 +15,39 @@ use super::Receiving;
 use crate::SessionId;
 use crate::store::Account;
 
-/// A packet that waits, with its headers where they do not stand in front of it.
+/// Waiting packet, with its headers if they do not precede it.
 struct Waiting {
     id: u32,
     headers: Option<Headers>,
 }
 
-struct Held {
+struct WaitingPacket {
     gate: Gate<Waiting>,
     due: Instant,
 }
 
-/// The gates of sessions that have one.
+/// Gates of sessions with a limit.
 #[derive(Default)]
 pub(super) struct Gates {
-    all: BTreeMap<SessionId, Held>,
+    all: BTreeMap<SessionId, WaitingPacket>,
     due: BTreeSet<(Instant, SessionId)>,
-    /// Packets dropped at gates that are gone, or for want of memory.
+    /// Packets dropped at removed gates, or for lack of memory.
     dropped: u64,
 }
 
 impl Gates {
-    /// When a packet that waits may pass.
+    /// Returns when a waiting packet may pass.
     pub(super) fn due(&self) -> Instant {
         self.due.first().map_or(Instant::FAR_FUTURE, |(due, _)| *due)
     }
 
-    /// Packets that were dropped because they were beyond a limit.
+    /// Returns the number of packets that were dropped because of a limit.
     pub(super) fn dropped(&self) -> u64 {
         let at_gates = self.all.values().map(|held| held.gate.dropped());
         self.dropped + at_gates.sum::<u64>()
     }
 
-    /// The limit of a session that has one.
+    /// Returns the limit of a session, if it has one.
     pub(super) fn limit(&mut self, name: SessionId) -> Option<&mut Limit> {
         Some(self.all.get_mut(&name)?.gate.limit_mut())
     }
@@ -68,7 +68,7 @@ impl Gates {
     }
 
     fn remove(&mut self, name: SessionId) -> Option<Gate<Waiting>> {
-        let Held { gate, due } = self.all.remove(&name)?;
+        let WaitingPacket { gate, due } = self.all.remove(&name)?;
         self.due.remove(&(due, name));
         self.dropped += gate.dropped();
         Some(gate)
@@ -76,7 +76,8 @@ impl Gates {
 }
 
 impl Receiving {
-    /// Holds what a client sends to a rate, or lifts that. A client does not hold its hub back.
+    /// Limits the rate of a client's packets, or removes the limit. A client does not limit its
+    /// hub.
     pub(super) fn set_limit(&mut self, name: SessionId, limit: Option<Rate>) {
         if !self.sessions.get(&name).is_some_and(|session| session.is_hub) {
             return;
@@ -84,7 +85,7 @@ impl Receiving {
         let Some(rate) = limit else {
             return self.open_gate(name);
         };
-        let held = self.gates.all.entry(name).or_insert_with(|| Held {
+        let held = self.gates.all.entry(name).or_insert_with(|| WaitingPacket {
             gate: Gate::new(rate),
             due: Instant::FAR_FUTURE,
         });
@@ -92,8 +93,9 @@ impl Receiving {
         self.gates.note_due(name);
     }
 
-    /// Whether a restored packet is not to leave now: it waits for its turn, or is dropped.
-    pub(super) fn is_held_back(&mut self, id: u32) -> bool {
+    /// Returns whether a restored packet must not be delivered now: it waits for its turn, or is
+    /// dropped.
+    pub(super) fn must_wait(&mut self, id: u32) -> bool {
         if self.gates.all.is_empty() {
             return false;
         }
@@ -116,7 +118,7 @@ impl Receiving {
         true
     }
 
-    /// Puts packets that may pass now behind those in `out`.
+    /// Appends packets that may pass now to `out`.
     pub(super) fn pass_gates(&mut self, out: &mut Vec<u32>) {
         if self.gates.due.is_empty() {
             return;
@@ -128,7 +130,7 @@ impl Receiving {
             if let Some(packet) = packet {
                 self.let_pass(packet, out);
             }
-            // Later than now, or there would have been a packet.
+            // The time is later than now, because otherwise there would have been a packet.
             self.gates.note_due(name);
         }
     }
@@ -142,7 +144,7 @@ impl Receiving {
         }
     }
 
-    /// Lets packets pass whose time has come.
+    /// Delivers packets that are due.
     pub(super) fn release(&mut self, at: Instant) {
         if self.gates.due() <= at {
             let mut out = std::mem::take(&mut self.out);
@@ -152,7 +154,7 @@ impl Receiving {
         }
     }
 
-    /// Takes a gate away; what waited passes.
+    /// Removes a gate; its waiting packets pass.
     fn open_gate(&mut self, name: SessionId) {
         let Some(mut gate) = self.gates.remove(name) else {
             return;
@@ -165,20 +167,20 @@ impl Receiving {
         self.out = out;
     }
 
-    /// Takes all gates away.
+    /// Removes all gates.
     pub(super) fn open_gates(&mut self) {
         let names: Vec<_> = self.gates.all.keys().copied().collect();
         names.into_iter().for_each(|name| self.open_gate(name));
     }
 
-    /// Takes a gate away, and what waits there.
+    /// Removes a gate and its waiting packets.
     pub(super) fn drop_gate(&mut self, name: SessionId) {
         if let Some(mut gate) = self.gates.remove(name) {
             gate.drain().for_each(|packet| self.store.free(packet.id));
         }
     }
 
-    /// Lets go of what a session has waiting at its gate; false when that is nothing.
+    /// Drops the packets that wait at a session's gate; returns false if there are none.
     pub(super) fn relieve_gate(&mut self, account: Account) -> bool {
         let mut sessions = self.sessions.iter();
         let owner = sessions.find(|(_, session)| session.account == account);

@@ -1,22 +1,31 @@
-//! The receiving half of what goes to a successor.
+//! Receiving half of the handover to a successor.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use hawser_linux::clock::now;
 use hawser_proto::checkpoint::BadCheckpoint;
 use hawser_proto::ingress::Ingress;
 use hawser_proto::tunnel::{self, ReceivingKey, RelayIntervals, Role};
 use hawser_units::{Duration, Instant, PathId};
+use hawser_wire::stream::{StreamId, reason};
 
 use super::{DataKey, PathEntry, Receiving, Session, SessionId, SocketId, Source};
 use crate::checkpoint::{ReceivingHalf, SessionCheckpoint, SourceCheckpoint};
+use crate::streams::ToReceiving;
+use crate::streams::checkpoint::ReceivingStreams;
 use crate::{Reply, egress};
 
 impl Receiving {
-    /// Delivers what is held, and passes the receiving half of all sessions on. The thread ends;
-    /// what arrives stays in the sockets.
+    /// Delivers buffered packets, and passes the receiving half of all sessions on. The thread
+    /// ends; arriving packets remain in the sockets.
     pub(super) fn hand_over(&mut self, reply: Reply<Vec<SessionCheckpoint>>) {
         let at = now();
+        let names: Vec<_> = self.sessions.keys().copied().collect();
+        for name in names {
+            // Messages of streams to the sending thread precede the order below.
+            self.flush_session(name, at);
+        }
         for session in self.sessions.values_mut() {
             session.tunnel.drain(at, &mut self.out);
         }
@@ -64,20 +73,28 @@ impl Receiving {
             newest_used: session.tunnel.used_epoch(),
             paths: paths.collect(),
             machine: session.tunnel.ingress().checkpoint(),
+            streams: session
+                .tunnel
+                .ingress()
+                .peek_streams()
+                .map_or_else(ReceivingStreams::default, |machine| {
+                    session.streams.checkpoint(machine)
+                }),
         }
     }
 
-    /// Goes on with a session of the process before.
+    /// Continues with a session of the previous process.
     pub(super) fn restore_session(
         &mut self,
-        name: SessionId,
+        (name, role): (SessionId, Role),
         inner: Vec<IpAddr>,
-        half: &ReceivingHalf,
+        saved: &SessionCheckpoint,
     ) -> Result<(), BadCheckpoint> {
+        let half = &saved.receiving;
         let at = now();
         let ingress = Ingress::restore(&half.machine, at)?;
-        let mut tunnel =
-            tunnel::Receiving::with(Role::Hub, Some(inner.clone()), RelayIntervals::THREADS, ingress);
+        let addresses = (role == Role::Hub).then(|| inner.clone());
+        let mut tunnel = tunnel::Receiving::with(role, addresses, RelayIntervals::THREADS, ingress);
         let keys = half.keys.iter().map(|saved| {
             let left = saved.expires_in_ms.map(Duration::from_millis);
             ReceivingKey {
@@ -96,7 +113,8 @@ impl Receiving {
             });
             tunnel.restore_path(PathId(saved.path), newest);
         }
-        self.add_session(name, Role::Hub, tunnel, inner);
+        self.add_session(name, role, tunnel, inner);
+        self.restore_streams(name, saved)?;
         let state = self.sessions.get_mut(&name).expect("just added");
         for saved in &half.paths {
             state.indexes.push(saved.index);
@@ -104,6 +122,66 @@ impl Receiving {
             self.paths.insert(saved.index, PathEntry { session: name, path });
         }
         state.note_due(name, &mut self.due);
+        Ok(())
+    }
+
+    /// Continues the streams of a session that the present policy permits.
+    fn restore_streams(&mut self, name: SessionId, saved: &SessionCheckpoint) -> Result<(), BadCheckpoint> {
+        let half = &saved.receiving;
+        let (Some(streams), Some(state), Some(machine)) = (
+            &mut self.streams,
+            self.sessions.get_mut(&name),
+            &half.machine.streams,
+        ) else {
+            return Ok(());
+        };
+        let at = now();
+        let ingress = state.tunnel.ingress_mut();
+        ingress.restore_streams(streams.purpose.config(), streams.reserve.clone(), machine, at)?;
+        let sending = &saved.sending.streams;
+        for (id, socket) in state.streams.restore(&half.streams, machine, sending) {
+            streams.sockets.add((name, id), &socket);
+        }
+        // The sending thread has removed these without reporting it yet.
+        let is_known = |id: u32| {
+            half.streams.all.iter().any(|one| one.id == id) || sending.all.iter().any(|one| one.id == id)
+        };
+        let forgotten = machine.all.iter();
+        let forgotten = forgotten.filter(|one| !one.is_stopped && !one.is_end_told && !is_known(one.id));
+        if let Some(machine) = ingress.streams() {
+            forgotten
+                .filter_map(|one| StreamId::new(one.id))
+                .for_each(|id| machine.forget(id));
+        }
+        // The sending thread has requested these without reporting it yet.
+        for one in sending
+            .all
+            .iter()
+            .filter(|one| one.socket.is_none() && !one.is_aborted)
+        {
+            let is_here = half.streams.all.iter().any(|own| own.id == one.id);
+            if let (Some(id), Some(machine), false) = (
+                StreamId::new(one.id),
+                state.tunnel.ingress_mut().streams(),
+                is_here || one.is_received,
+            ) {
+                state.streams.handle(ToReceiving::Open(id), machine, at);
+            }
+        }
+        // The sending half waits for these, but their bytes can no longer arrive.
+        let lost = sending.all.iter().filter(|one| {
+            let is_here = half.streams.all.iter().any(|own| own.id == one.id);
+            one.socket.is_some() && !one.is_received && !one.is_aborted && !is_here
+        });
+        for id in lost.filter_map(|one| StreamId::new(one.id)) {
+            if let Some(machine) = state.tunnel.ingress_mut().streams() {
+                state.streams.abort(id, reason::RESET, machine, at);
+            }
+        }
+        if let Some(policy) = self.filter.as_ref().map(|filter| Arc::clone(filter.policy())) {
+            self.check_streams(&policy);
+        }
+        self.touch(name);
         Ok(())
     }
 }

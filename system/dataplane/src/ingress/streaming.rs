@@ -18,7 +18,7 @@ use crate::streams::{Sockets, StreamRelay, StreamUse, ToSending};
 pub(crate) struct Streams {
     pub(super) purpose: StreamUse,
     pub(super) sockets: Sockets,
-    /// Memory for what all sessions receive.
+    /// Memory for the received data of all sessions.
     pub(super) reserve: Reserve,
     pub(super) counts: Counts,
 }
@@ -29,13 +29,13 @@ pub(super) struct Counts {
     pub(super) asked: u64,
     pub(super) forbidden: u64,
     pub(super) failed: u64,
-    /// Bytes written to sockets, of sessions that are gone.
+    /// Bytes written to sockets by ended sessions.
     pub(super) written: u64,
-    /// Requests beyond bounds, of sessions that are gone.
+    /// Requests of ended sessions that exceeded bounds.
     pub(super) bounded: Bounded,
 }
 
-/// Requests that a bound of the hub refused.
+/// Requests that a bound of the hub rejected.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Bounded {
     pub(super) too_many: u64,
@@ -44,7 +44,7 @@ pub(super) struct Bounded {
 }
 
 impl Bounded {
-    /// Adds those of a session.
+    /// Adds the counts of a session.
     pub(super) fn add(&mut self, counters: &stream::Counters) {
         self.too_many += counters.too_many;
         self.too_fast += counters.too_fast;
@@ -53,7 +53,7 @@ impl Bounded {
 }
 
 impl Streams {
-    /// Makes the poller of the receiving thread.
+    /// Creates the poller of the receiving thread.
     pub(crate) fn new(purpose: StreamUse, reserve: Reserve) -> std::io::Result<Self> {
         Ok(Self {
             purpose,
@@ -65,7 +65,7 @@ impl Streams {
 }
 
 impl Receiving {
-    /// Takes note of sockets that have room, or whose connection stands.
+    /// Records sockets that are writable, or whose connection is established.
     pub(super) fn poll_sockets(&mut self) {
         let Some(streams) = &mut self.streams else { return };
         let mut ready = Vec::new();
@@ -82,7 +82,7 @@ impl Receiving {
         }
     }
 
-    /// Takes in what the sending thread did.
+    /// Handles a message of the sending thread.
     pub(super) fn handle_relay(&mut self, StreamRelay { session, notice }: StreamRelay) {
         let (Some(streams), Some(state)) = (&mut self.streams, self.sessions.get_mut(&session)) else {
             return;
@@ -96,7 +96,7 @@ impl Receiving {
         self.touch(session);
     }
 
-    fn touch(&mut self, session: SessionId) {
+    pub(super) fn touch(&mut self, session: SessionId) {
         if let Some(state) = self.sessions.get_mut(&session)
             && !std::mem::replace(&mut state.is_touched, true)
         {
@@ -104,7 +104,7 @@ impl Receiving {
         }
     }
 
-    /// Lets the streams of a session do what they can: before its machine is flushed.
+    /// Processes the streams of a session, before its machine is flushed.
     pub(super) fn work_streams(&mut self, name: SessionId, at: Instant) {
         let Some(state) = self.sessions.get_mut(&name) else {
             return;
@@ -133,7 +133,7 @@ impl Receiving {
         }
     }
 
-    /// Begins to open a connection for a client.
+    /// Starts to open a connection for a client.
     fn handle_request(&mut self, name: SessionId, open: Open) {
         let (Some(state), Some(streams)) = (self.sessions.get_mut(&name), &mut self.streams) else {
             return;
@@ -157,7 +157,7 @@ impl Receiving {
         }
     }
 
-    /// Connecting is over.
+    /// Handles the end of connecting.
     fn on_opened(&mut self, name: SessionId, open: Open, socket: Arc<Connection>) {
         match socket.outcome() {
             Ok(()) => {
@@ -177,7 +177,7 @@ impl Receiving {
     }
 
     fn refuse(&mut self, name: SessionId, open: &Open, outcome: Outcome) {
-        // The machine counts it until the peer knows the answer: that bounds these answers.
+        // The machine counts the request until the peer has the answer, which bounds these answers.
         if let Some(state) = self.sessions.get_mut(&name) {
             state.streams.remove(open.id);
         }
@@ -185,7 +185,7 @@ impl Receiving {
         self.links.egress.0.give(egress::Order::Stream(name, order));
     }
 
-    /// The policy has changed: streams that it refuses end.
+    /// Ends streams that a changed policy rejects.
     pub(super) fn check_streams(&mut self, policy: &Policy) {
         let at = now();
         let names: Vec<_> = self.sessions.keys().copied().collect();

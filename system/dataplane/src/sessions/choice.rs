@@ -1,20 +1,18 @@
-//! Which session a packet from the TUN goes through, where the far end's address does not say it:
-//! on a client all goes through one, while there is one. A second one is with the hub before, for a
-//! while after the client has gone over to another hub: the connections that began there go on
-//! there. Or it is with a hub that is chosen for some destinations: flows to these begin there
-//! while a path of it works, and in the other session while none does. A single connection can be
-//! placed in either.
+//! Choice of the session of a packet from the TUN device, if the far end's address does not
+//! determine it: a client with one session uses that. A secondary session may be with the previous
+//! hub, for some time after a change to another hub: connections that began there continue there.
+//! Or it is with a hub that is chosen for some destinations: flows to these begin there while one
+//! of its paths works, otherwise in the other session. A single connection can be assigned to
+//! either.
 //!
-//! A connection is bound to the hub where it surfaces: past another it has another address. So a
-//! connection of TCP stays with the session that has carried its SYN; one that is older than the
-//! change stays with the session before. Whatever else a flow is (UDP, ICMP) stays while it is
-//! known there and a path leads there, for it may be able to go on from another address.
+//! A connection is bound to the hub where it leaves the tunnel, since it would have another address
+//! at another hub. So a TCP connection remains with the session that sent its SYN; one that is
+//! older than the change remains with the previous session. Other flows (UDP, ICMP) remain while
+//! they are known there and a path works, since they may be able to continue from another address.
 //!
-//! Cost: nothing while there is one session, else one look-up in a table for each packet; one more,
-//! O(rules and their networks) and O([`MOST_PLACED`]), where it begins a connection or belongs to
-//! none.
-//! Bound: [`MOST`] connections are remembered, those that still have a place in a session's table
-//! of flows first.
+//! Cost: nothing with one session, otherwise a table lookup for each packet, and another one,
+//! O(rules and their networks) and O([`MAX_PLACED`]), if it begins a connection or belongs to none.
+//! Bound: [`MAX`] connections are stored; those in a session's flow table have priority.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -25,47 +23,44 @@ use hawser_wire::inner::{self, FlowKey, Summary, protocol, tcp_flag};
 use super::Session;
 use crate::{Destinations, SessionId};
 
-/// Connections that are remembered with their session: as many as the flow tables of two sessions
-/// have room for, twice.
-const MOST: usize = 4 * hawser_proto::flow::MAX_FLOWS;
-/// Connections that are placed at once: as many as are tried in some four seconds.
-const MOST_PLACED: usize = 64;
+/// Connections that are remembered with their session. Source: twice what the flow tables of two
+/// sessions have room for.
+const MAX: usize = 4 * hawser_proto::flow::MAX_FLOWS;
+/// Connections that are placed at once. Source: four seconds at `PROBES_A_SECOND` of
+/// `core/steer/src/destinations.rs`.
+const MAX_PLACED: usize = 64;
 
-/// The sessions of a client.
+/// Sessions of a client.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
-    /// Flows begin here.
+    /// Session in which new flows begin.
     newest: Option<SessionId>,
-    /// The other one, where there is one.
+    /// Other session, if there is one.
     other: Option<SessionId>,
-    /// Flows to these begin in the other one.
+    /// Destinations whose flows begin in the other session.
     destinations: Destinations,
-    /// Connections that begin in a session whatever their destination, the newest last.
+    /// Connections that were assigned to a session regardless of their destination, the newest
+    /// last.
     placed: VecDeque<(FlowKey, SessionId)>,
-    /// It was the other one, and is gone; its connections go on where another takes its place.
+    /// Former other session, which has ended; its connections continue in its replacement.
     lost: Option<SessionId>,
-    /// Flows began here, and it is gone; they begin in the other one until its hub begins another.
+    /// Ended session in which flows began; they begin in the other one until its hub begins
+    /// another.
     lost_newest: Option<SessionId>,
-    /// Connections from before there were two go through this.
+    /// Session of connections that began while there was only one session.
     oldest: Option<SessionId>,
-    /// Where connections that have begun since then go.
+    /// Sessions of connections that have begun since then.
     begun: HashMap<FlowKey, SessionId>,
 }
 
 impl Choice {
-    /// There is a session more; flows begin there if there was none.
+    /// Adds a session; new flows begin there if there was none.
     pub(super) fn add(&mut self, name: SessionId) {
         self.newest.get_or_insert(name);
     }
 
-    /// The only session; `None` where there are two, or were a moment ago.
-    pub(super) fn only(&self) -> Option<SessionId> {
-        self.newest
-            .filter(|_| self.other.or(self.lost_newest).or(self.lost).is_none())
-    }
-
-    /// Flows begin there from now on. Where the session is gone in which they began, its hub has
-    /// begun this one: what went there goes on in it.
+    /// Assigns new flows to that session. If the session in which flows began has ended, its hub
+    /// has started this one, so its flows continue here.
     pub(super) fn begin_with(&mut self, name: SessionId) {
         let before = self.newest.replace(name).filter(|before| *before != name);
         let lost = self.lost_newest.take();
@@ -84,7 +79,7 @@ impl Choice {
         self.oldest.get_or_insert(before);
     }
 
-    /// The hub of the session that is gone has begun another: what went there goes on in it.
+    /// Continues the flows of an ended session in a new one with the same hub.
     pub(super) fn go_on_with(&mut self, name: SessionId) {
         let Some(lost) = self.lost.take() else { return };
         self.set_other(Some(name));
@@ -98,13 +93,13 @@ impl Choice {
             .for_each(|place| *place = name);
     }
 
-    /// Flows to these destinations begin in that session, while a path of it works.
+    /// Assigns new flows to these destinations to that session, while one of its paths works.
     pub(super) fn set_destinations(&mut self, name: SessionId, destinations: Destinations) {
         let Some(newest) = self.newest.filter(|newest| *newest != name) else {
             return;
         };
         if self.other != Some(name) {
-            // At most one of them is gone.
+            // At most one of them has ended.
             if let Some(lost) = self.lost.take().or(self.lost_newest.take()) {
                 self.begun.retain(|_, place| *place != lost);
                 self.oldest = self.oldest.filter(|oldest| *oldest != lost);
@@ -120,15 +115,15 @@ impl Choice {
         self.destinations = Destinations::default();
     }
 
-    /// A connection begins in that session, also where no path of it works.
-    pub(super) fn place(&mut self, name: SessionId, flow: FlowKey) {
+    /// Assigns a new connection to that session, even if none of its paths works.
+    pub(super) fn assign(&mut self, name: SessionId, flow: FlowKey) {
         self.placed.push_back((flow, name));
-        if self.placed.len() > MOST_PLACED {
+        if self.placed.len() > MAX_PLACED {
             self.placed.pop_front();
         }
     }
 
-    /// A session is gone: what went there goes through the one that is left, if there is one.
+    /// Removes a session; its flows use the remaining one, if there is one.
     pub(super) fn remove(&mut self, name: SessionId, left: Option<SessionId>) {
         if self.newest == Some(name) {
             self.lost_newest = self.other.map(|_| name);
@@ -149,7 +144,7 @@ impl Choice {
         self.begun = HashMap::new();
     }
 
-    /// Where a packet goes; `None` where there is no session.
+    /// Returns the session of a packet; `None` without any session.
     pub(super) fn of(&mut self, packet: &[u8], all: &BTreeMap<SessionId, Session>) -> Option<SessionId> {
         let newest = self.newest?;
         if self.other.or(self.lost_newest).is_none() {
@@ -167,7 +162,7 @@ impl Choice {
         let key = &summary.key;
         if key.protocol != protocol::TCP {
             let is_known = |name| all.get(&name).is_some_and(|session| session.knows(key));
-            let is_there = is_known(other) || !is_known(newest) && self.is_chosen(key);
+            let is_there = is_known(other) || !is_known(newest) && self.is_selected(key);
             return Some(if is_there && is_alive(other, all) {
                 other
             } else {
@@ -175,9 +170,10 @@ impl Choice {
             });
         }
         if is_opening(&summary) {
-            // What answers to a connection that came in follows no rule: that is about who begins.
+            // Answers to incoming connections are not subject to rules, which concern outgoing
+            // connections.
             let is_answer = summary.tcp_flags & tcp_flag::ACK != 0;
-            let is_there = || !is_answer && self.is_chosen(key) && is_alive(other, all);
+            let is_there = || !is_answer && self.is_selected(key) && is_alive(other, all);
             let mut placed = self.placed.iter();
             let name = match placed.find(|(flow, _)| flow == key) {
                 Some((_, name)) => *name,
@@ -191,7 +187,7 @@ impl Choice {
     }
 
     /// Returns whether the other session is chosen for a flow.
-    fn is_chosen(&self, key: &FlowKey) -> bool {
+    fn is_selected(&self, key: &FlowKey) -> bool {
         let to = SocketAddr::new(key.destination, key.destination_port);
         let mut rules = self.destinations.rules.iter();
         match rules.find(|(flows, _)| flows.is_for(key.protocol, to)) {
@@ -201,7 +197,7 @@ impl Choice {
     }
 
     fn note(&mut self, key: FlowKey, name: SessionId, all: &BTreeMap<SessionId, Session>) {
-        if self.begun.len() >= MOST {
+        if self.begun.len() >= MAX {
             let is_known = |key: &FlowKey| {
                 let mut sessions = all.values();
                 sessions.any(|session| session.knows(key))
@@ -218,13 +214,13 @@ impl Session {
     }
 }
 
-/// Whether a path of the session works, so that what goes there arrives.
+/// Returns whether a path of the session works, so that its packets arrive.
 fn is_alive(name: SessionId, all: &BTreeMap<SessionId, Session>) -> bool {
     let session = all.get(&name);
     session.is_some_and(|session| session.tunnel.paths().any(|path| path.state() == State::Active))
 }
 
-/// Whether a packet begins a connection, or answers to one that begins.
+/// Returns whether a packet opens a connection, or answers an opening.
 fn is_opening(summary: &Summary) -> bool {
     summary.tcp_flags & tcp_flag::SYN != 0
 }

@@ -1,4 +1,4 @@
-//! Which session of a hub a packet goes to, by its destination: the longest prefix wins.
+//! Choice of a hub's session for a packet, by its destination: the longest prefix wins.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,22 +7,22 @@ use hawser_units::Net;
 
 use crate::SessionId;
 
-/// Networks and the sessions that they lie behind.
+/// Networks, each with its session.
 ///
-/// Cost: O(prefix lengths in use) a look-up, which is one where clients have addresses alone; O(own
-/// networks) to add or remove a session.
+/// Cost: O(prefix lengths in use) for each lookup, which is one if clients have only addresses;
+/// O(own networks) to add or remove a session.
 #[derive(Default)]
 pub(super) struct Routes {
     v4: Family,
     v6: Family,
-    /// By session.
+    /// Routes by session.
     own: HashMap<SessionId, Own>,
 }
 
 /// Networks by prefix length, the longest first, then by their first address.
 type Family = Vec<(u8, HashMap<IpAddr, SessionId>)>;
 
-/// What leads to a session.
+/// Routes of a session.
 #[derive(Default)]
 struct Own {
     addresses: Vec<Net>,
@@ -30,20 +30,20 @@ struct Own {
 }
 
 impl Routes {
-    /// The session of an address.
+    /// Returns the session of an address.
     pub(super) fn of(&self, to: IpAddr) -> Option<SessionId> {
         let mut lengths = if to.is_ipv6() { &self.v6 } else { &self.v4 }.iter();
         lengths.find_map(|(prefix, nets)| nets.get(&Net::new(to, *prefix).first()).copied())
     }
 
-    /// Leads addresses to a session, wherever they led before.
+    /// Routes addresses to a session, and replaces their previous routes.
     pub(super) fn add(&mut self, name: SessionId, addresses: &[IpAddr]) {
         let addresses: Vec<_> = addresses.iter().map(|address| Net::host(*address)).collect();
         self.lead(name, &addresses);
         self.own.entry(name).or_default().addresses.extend(addresses);
     }
 
-    /// Leads these subnets to a session, beside its addresses, and no others.
+    /// Routes these subnets, and no others, to a session in addition to its addresses.
     pub(super) fn set_subnets(&mut self, name: SessionId, subnets: &[Net]) {
         let own = self.own.entry(name).or_default();
         let before = std::mem::replace(&mut own.subnets, subnets.to_vec());
@@ -51,7 +51,7 @@ impl Routes {
         self.lead(name, subnets);
     }
 
-    /// Leads nothing to a session any more.
+    /// Removes all routes to a session.
     pub(super) fn remove(&mut self, name: SessionId) {
         let own = self.own.remove(&name).unwrap_or_default();
         self.lead_nowhere(name, own.addresses);
@@ -76,7 +76,7 @@ impl Routes {
                 continue;
             };
             let of_length = &mut family[at].1;
-            // It may lead to another session by now.
+            // The route may lead to another session now.
             if of_length.get(&net.first()) == Some(&name) {
                 of_length.remove(&net.first());
             }

@@ -1,4 +1,4 @@
-//! What sessions do to each other, on virtual time: real queues and buffers, no network.
+//! Interactions of sessions, in virtual time: real queues and buffers, without a network.
 
 use std::net::Ipv4Addr;
 
@@ -8,13 +8,13 @@ use hawser_wire::data::{Feedback, Kind};
 
 use super::*;
 
-/// A hub's sessions, each with an inner address by its number.
+/// Sessions of a hub, each with an inner address by its number.
 struct Hub {
     sessions: Sessions,
     now: Instant,
     /// Inner bytes sent by session.
     sent: BTreeMap<SessionId, u64>,
-    /// The newest packet number, and UDP payload bytes, by session.
+    /// Newest packet number and UDP payload bytes, by session.
     counters: BTreeMap<SessionId, (u64, u64)>,
     events: u64,
 }
@@ -49,7 +49,7 @@ impl Hub {
         hub
     }
 
-    /// Lets a session's client be there: it has a path that has answered.
+    /// Connects a session's client: adds a path that has answered.
     fn connect(&mut self, session: u64) {
         let now = self.now;
         self.sessions.with(SessionId(session), |state| {
@@ -66,7 +66,7 @@ impl Hub {
         self.service(true);
     }
 
-    /// An IP packet of `len` bytes for a session.
+    /// Queues an IP packet of `len` bytes for a session.
     fn packet(&mut self, session: u64, port: u16, len: usize) -> Accepted {
         let packet = &mut self.sessions.reading()[..VIRTIO_LEN + len];
         packet.fill(0);
@@ -80,7 +80,8 @@ impl Hub {
         self.sessions.accept(VIRTIO_LEN + len, self.now)
     }
 
-    /// Lets sessions send; `answers`: what is sent is reported at once, and probes are answered.
+    /// Lets sessions send. If `answers` is set, sent packets are reported immediately and probes
+    /// are answered.
     fn service(&mut self, answers: bool) {
         let now = self.now;
         let (mut replies, mut moved) = (Vec::new(), BTreeSet::new());
@@ -146,8 +147,8 @@ impl Hub {
     }
 }
 
-/// Bytes that eight clients get in `seconds`, each of them 20 packets of 1,200 bytes a second,
-/// while `absent` sends others something every 100 ms.
+/// Returns the bytes that eight clients receive in `seconds`, with 20 packets of 1,200 bytes per
+/// second each, while `absent` sends packets to others every 100 ms.
 fn eight_beside(hub: &mut Hub, seconds: u64, mut absent: impl FnMut(&mut Hub, u64)) -> u64 {
     for client in 1..=8 {
         hub.connect(client);
@@ -169,7 +170,7 @@ fn absent_clients_take_nothing_from_the_others_for_an_hour() {
     let alone = eight_beside(&mut Hub::new(8), 10, |_, _| {}) * 360;
     let mut hub = Hub::new(20);
     let beside = eight_beside(&mut hub, 3_600, |hub, step| {
-        // One is sent 50 packets a second, eleven others a ping each.
+        // One client is sent 50 packets per second, eleven others a ping each.
         for _ in 0..5 {
             hub.packet(9, 5, 60);
         }
@@ -183,7 +184,7 @@ fn absent_clients_take_nothing_from_the_others_for_an_hour() {
         beside as f64 >= 0.9 * alone as f64,
         "{beside} of {alone} bytes beside absent clients"
     );
-    let held = hub.sessions.held();
+    let held = hub.sessions.buffered_bytes();
     assert!(held < 1 << 20, "{held} bytes are held for absent clients");
     let waiting = 3_600 * 50 - hub.of(9).tunnel.egress().counters().expired;
     assert!(
@@ -197,7 +198,7 @@ fn a_flood_to_an_absent_client_drops_its_own_oldest_packets() {
     let mut hub = Hub::new(9);
     let alone = eight_beside(&mut Hub::new(8), 5, |_, _| {});
     let beside = eight_beside(&mut hub, 5, |hub, step| {
-        // 100,000 packets a second of many flows.
+        // The load is 100,000 packets per second of many flows.
         for n in 0..10_000 {
             hub.packet(9, ((step * 10_000 + n) % 4_000) as u16, 1_400);
         }
@@ -225,7 +226,7 @@ fn a_flood_to_an_absent_client_drops_its_own_oldest_packets() {
 #[test]
 fn when_all_buffers_are_in_use_whoever_holds_most_makes_room() {
     let mut hub = Hub::new(4);
-    // Three absent clients want more than there is; the third has the fewest.
+    // Three absent clients need more than the available buffers; the third has the fewest.
     for n in 0..40_000 {
         hub.packet(1, n % 200, 1_400);
         hub.packet(2, n % 200, 1_400);
@@ -252,14 +253,14 @@ fn an_absent_client_holds_nothing_after_ten_seconds_without_any_traffic() {
         hub.packet(1, n, 1_000);
     }
     hub.service(false);
-    assert!(hub.sessions.held() > 0);
-    // Nothing but the timers.
+    assert!(hub.sessions.buffered_bytes() > 0);
+    // Only timers run.
     let begin = hub.now;
     while hub.sessions.due() != Instant::FAR_FUTURE && hub.now.since(begin) < Duration::from_secs(600) {
         hub.now = hub.now.max(hub.sessions.due());
         hub.service(false);
     }
-    assert_eq!(hub.sessions.held(), 0);
+    assert_eq!(hub.sessions.buffered_bytes(), 0);
     assert_eq!(
         hub.of(1).tunnel.egress().flows().iter().count(),
         0,
@@ -277,6 +278,6 @@ fn a_removed_session_gives_everything_back_and_takes_no_route_of_its_successor()
     let inner = [IpAddr::V4(address(1))];
     hub.sessions.add(SessionId(2), Role::Hub, &inner, hub.now);
     hub.sessions.remove(SessionId(1));
-    assert_eq!(hub.sessions.held(), 0);
+    assert_eq!(hub.sessions.buffered_bytes(), 0);
     assert_eq!(hub.packet(1, 1, 100), Accepted::Queued, "goes to the successor");
 }

@@ -1,4 +1,4 @@
-//! The listener of a client: connections of the machine that the hub has connected.
+//! Listener of a client for connections of the machine that the hub has established.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,9 @@ use hawser_wire::offload::VIRTIO_LEN;
 use hawser_wire::stream::Outcome;
 
 use super::StreamName;
+use super::checkpoint::NearTable;
 use super::near::{Answered, Near};
+use crate::SessionId;
 
 /// Reasons that are remembered.
 ///
@@ -20,9 +22,9 @@ use super::near::{Answered, Near};
 /// shows some.
 const MAX_REASONS: usize = 2 * hawser_proto::flow::MAX_FLOWS;
 
-/// Accepts connections that become streams.
+/// Acceptor of connections that become streams.
 pub(crate) struct Accepting {
-    listener: Listener,
+    listener: Arc<Listener>,
     pub(crate) near: Near,
     /// Rules for the connections that become streams.
     pub(crate) forms: Forms,
@@ -38,7 +40,7 @@ impl Accepting {
         let listener = Listener::on_interface(name)?;
         let near = Near::new(listener.port(), now);
         Ok(Self {
-            listener,
+            listener: Arc::new(listener),
             near,
             forms: Forms::default(),
             reasons: HashMap::new(),
@@ -46,13 +48,30 @@ impl Accepting {
         })
     }
 
-    /// Accepts connections that wait.
+    /// Returns the state of a session's streams for a successor.
+    pub(crate) fn checkpoint(&self, session: SessionId) -> NearTable {
+        NearTable {
+            listener: Some(Arc::clone(&self.listener)),
+            ..self.near.checkpoint(session)
+        }
+    }
+
+    /// Continues with the listener and the connections of the previous process, instead of the own
+    /// listener, which has accepted none.
+    pub(crate) fn restore(&mut self, session: SessionId, saved: &NearTable, now: Instant) {
+        if let Some(listener) = &saved.listener {
+            self.listener = Arc::clone(listener);
+            self.near = Near::restore(listener.port(), session, saved, now);
+        }
+    }
+
+    /// Accepts waiting connections.
     pub(crate) fn accept(&mut self) -> Vec<(StreamName, Arc<Connection>)> {
         let mut accepted = Vec::new();
         loop {
             match self.listener.accept() {
                 Ok(Some((socket, from))) => {
-                    // Whoever else comes by here is reset.
+                    // Other connections are reset.
                     if let Some(name) = self.near.handle_accepted(from) {
                         accepted.push((name, Arc::new(socket)));
                     }
@@ -66,10 +85,10 @@ impl Accepting {
         }
     }
 
-    /// Decides the form of a connection that begins.
+    /// Decides the form of a new connection.
     ///
     /// # Errors
-    /// The connection goes as packets, for this reason.
+    /// The reason why the connection is transferred as packets.
     pub(crate) fn decide(&mut self, key: &FlowKey, dscp: u8) -> Result<(), &'static str> {
         match self.forms.form(key, dscp) {
             (Form::Stream, reason) => {
@@ -80,26 +99,26 @@ impl Accepting {
         }
     }
 
-    /// Takes in the peer's answer to a request.
+    /// Handles the peer's answer to a request.
     pub(crate) fn handle_answer(&mut self, name: StreamName, outcome: Outcome, now: Instant) -> Answered {
         let answered = self.near.handle_answer(name, outcome, now);
         if let Answered::Packet(packet) = &answered
             && let Some(summary) = packet.get(VIRTIO_LEN..).and_then(inner::parse)
         {
             let reason = match outcome {
-                Outcome::Exhausted => "the hub had no room for another stream ([streams] of hub.toml)",
+                Outcome::Exhausted => "the hub has reached its limit of streams ([streams] in hub.toml)",
                 Outcome::Connected
                 | Outcome::Refused
                 | Outcome::Unreachable
                 | Outcome::TimedOut
-                | Outcome::Forbidden => "the hub makes no stream to this destination",
+                | Outcome::Forbidden => "the hub opens no stream to this destination",
             };
             self.note(summary.key, reason);
         }
         answered
     }
 
-    /// Takes note of the reason for which a connection goes as packets.
+    /// Records the reason why a connection is transferred as packets.
     pub(crate) fn note(&mut self, key: FlowKey, reason: &'static str) {
         self.left += 1;
         self.note_reason(key, reason);
@@ -112,7 +131,7 @@ impl Accepting {
         self.reasons.insert(key, reason);
     }
 
-    /// The reason for the form of a connection.
+    /// Returns the reason for the form of a connection.
     pub(crate) fn reason(&self, key: &FlowKey) -> Option<&'static str> {
         self.reasons.get(key).copied()
     }

@@ -1,8 +1,8 @@
-//! The bytes of streams: those that were read of a socket and are not acknowledged, and those that
+//! Buffers of streams: bytes that were read from a socket and are not acknowledged, and bytes that
 //! have arrived and wait for a socket.
 //!
-//! Both hold memory in pieces, so that nothing is moved when they grow, and none while they are
-//! empty.
+//! Both allocate memory in pieces, so that nothing is moved when they grow, and use none while they
+//! are empty.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -39,7 +39,7 @@ impl Piece {
     }
 }
 
-/// Bytes that were read of a socket, until they are acknowledged.
+/// Bytes that were read from a socket, until they are acknowledged.
 #[derive(Default)]
 pub(crate) struct Outbox {
     pieces: VecDeque<Piece>,
@@ -53,7 +53,8 @@ impl Outbox {
         self.memory
     }
 
-    /// Reads at most `max` bytes of a socket; `None` where nothing waits, 0 at the end.
+    /// Reads at most `max` bytes from a socket; returns `None` if none are available and 0 at the
+    /// end.
     pub(crate) fn read(&mut self, socket: &Connection, max: usize) -> io::Result<Option<usize>> {
         if self.pieces.back().is_none_or(|last| last.len == last.bytes.len()) {
             let stored = self.pieces.iter().map(|piece| piece.len).sum::<usize>();
@@ -77,7 +78,25 @@ impl Outbox {
         result
     }
 
-    /// Forgets bytes before an offset.
+    /// Continues with bytes that the previous process has read, which begin at an offset.
+    pub(crate) fn restore(start: u64, bytes: &[u8]) -> Self {
+        let mut outbox = Self {
+            end: start,
+            ..Self::default()
+        };
+        for part in bytes.chunks(LARGEST_PIECE) {
+            outbox.pieces.push_back(Piece {
+                start: outbox.end,
+                bytes: part.into(),
+                len: part.len(),
+            });
+            outbox.memory += part.len() as u64;
+            outbox.end += part.len() as u64;
+        }
+        outbox
+    }
+
+    /// Drops bytes before an offset.
     pub(crate) fn release(&mut self, offset: u64) {
         while self.pieces.front().is_some_and(|first| {
             first.end() <= offset && (first.len == first.bytes.len() || first.end() == self.end)
@@ -87,7 +106,7 @@ impl Outbox {
         }
     }
 
-    /// A socket that waits for its peer takes no memory.
+    /// Frees empty pieces: a socket that waits for its peer takes no memory.
     fn drop_empty(&mut self) {
         if self.pieces.back().is_some_and(|last| last.len == 0)
             && let Some(piece) = self.pieces.pop_back()
@@ -96,8 +115,8 @@ impl Outbox {
         }
     }
 
-    /// The bytes at some offsets, which are not acknowledged; those of several pieces are joined in
-    /// `scratch`. `None` where some are not here.
+    /// Returns the unacknowledged bytes at some offsets; bytes of several pieces are joined in
+    /// `scratch`. Returns `None` if some are not stored here.
     pub(crate) fn bytes<'a>(&'a self, range: &Range<u64>, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         if range.is_empty() {
             return Some(&[]);
@@ -124,22 +143,47 @@ impl Outbox {
     }
 }
 
-/// Bytes that have arrived, until a socket takes them: some may be missing before others.
+/// Bytes that have arrived, until they are written to a socket; they may have gaps.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    /// Pieces from the one that holds `read` on.
+    /// Pieces, beginning with the one that contains `read`.
     pieces: VecDeque<Option<Box<[u8]>>>,
     read: u64,
     highest: u64,
 }
 
 impl Inbox {
-    /// Bytes before this offset were taken.
+    /// Creates an inbox whose bytes before an offset were written by the previous process.
+    pub(crate) fn restore(read: u64) -> Self {
+        Self {
+            read,
+            highest: read,
+            ..Self::default()
+        }
+    }
+
+    /// Appends the stored bytes at some offsets to `out`.
+    pub(crate) fn copy(&self, range: Range<u64>, out: &mut Vec<u8>) {
+        let base = self.read / PIECE as u64;
+        let mut at = range.start;
+        while at < range.end {
+            let from = (at % PIECE as u64) as usize;
+            let len = (range.end - at).min((PIECE - from) as u64) as usize;
+            let place = (at / PIECE as u64).saturating_sub(base) as usize;
+            match self.pieces.get(place) {
+                Some(Some(piece)) => out.extend_from_slice(&piece[from..from + len]),
+                Some(None) | None => out.resize(out.len() + len, 0),
+            }
+            at += len as u64;
+        }
+    }
+
+    /// Returns the offset up to which bytes were written.
     pub(crate) fn read(&self) -> u64 {
         self.read
     }
 
-    /// Stores bytes at an offset that were not taken yet.
+    /// Stores bytes at an offset that were not yet written.
     pub(crate) fn store(&mut self, mut offset: u64, mut bytes: &[u8]) {
         let base = self.read / PIECE as u64;
         while !bytes.is_empty() {
@@ -160,8 +204,8 @@ impl Inbox {
         self.highest = self.highest.max(offset);
     }
 
-    /// Bytes from the first that was not taken up to `until`, which have all arrived, and at most
-    /// `max` of them.
+    /// Returns at most `max` bytes from the first unwritten one up to `until`, all of which have
+    /// arrived.
     fn slices(&self, until: u64, max: u64) -> ([IoSlice<'_>; MAX_PIECES], usize) {
         let mut slices = [IoSlice::new(&[]); MAX_PIECES];
         let (mut count, mut at) = (0, self.read);
@@ -180,8 +224,8 @@ impl Inbox {
         (slices, count)
     }
 
-    /// Writes bytes up to `until` to a socket, at most `max`; returns how many it took, `None`
-    /// where it has room for none.
+    /// Writes at most `max` bytes up to `until` to a socket; returns the number of bytes written,
+    /// `None` if the socket has no room.
     pub(crate) fn write(&mut self, socket: &Connection, until: u64, max: u64) -> io::Result<Option<usize>> {
         let (slices, count) = self.slices(until, max);
         let taken = socket.send(&slices[..count])?;
@@ -245,6 +289,12 @@ mod tests {
             );
         }
         assert_eq!(outbox.bytes(&(9_000..10_001), &mut scratch), None);
+        let restored = Outbox::restore(1_500, &bytes(1_500..10_000));
+        assert_eq!(
+            restored.bytes(&(1_500..9_999), &mut scratch),
+            Some(&bytes(1_500..9_999)[..])
+        );
+        assert_eq!(restored.bytes(&(1_499..1_600), &mut scratch), None);
         outbox.release(2_500);
         assert_eq!(outbox.memory(), 8_000);
         assert_eq!(outbox.bytes(&(1_999..2_001), &mut scratch), None);
@@ -273,6 +323,13 @@ mod tests {
                 let (slices, count) = inbox.slices(until as u64, max);
                 let found: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
                 prop_assert_eq!(found.len(), (until - read).min(max as usize));
+                let mut copied = Vec::new();
+                inbox.copy(inbox.read()..until as u64, &mut copied);
+                let mut restored = Inbox::restore(inbox.read());
+                restored.store(inbox.read(), &copied);
+                let (slices, again) = restored.slices(until as u64, max);
+                let same: Vec<u8> = slices[..again].iter().flat_map(|slice| slice.to_vec()).collect();
+                prop_assert_eq!(&same, &found);
                 inbox.take(found.len() as u64);
                 taken.extend(found);
             }

@@ -1,13 +1,13 @@
-//! Streams in the data plane: what joins the machine of `hawser_proto::stream` with sockets.
+//! Streams in the data plane: connects the state machine of `hawser_proto::stream` with sockets.
 //!
 //! ```text
 //!   sending thread:   socket --read--> [ Outbox ] --bursts--> paths      until acknowledged
 //!   receiving thread: paths --datagrams--> [ Inbox ] --write--> socket   until the socket takes it
 //! ```
 //!
-//! Each thread has one direction of each stream, so no byte passes from one thread to the other. A
-//! socket closes with a reset unless both directions have ended: a connection that was cut short
-//! never looks complete, also where the process is killed.
+//! Each thread processes one direction of each stream, so no byte passes between threads. A socket
+//! is closed with a reset unless both directions have ended, so an interrupted connection never
+//! looks complete, even if the process is killed.
 //!
 //! | question | file |
 //! |---|---|
@@ -15,9 +15,11 @@
 //! | one direction of a session's streams | `sending.rs`, `receiving.rs` |
 //! | connections of this machine that become streams | `near.rs` (addresses), `accepting.rs` |
 //! | connections that a hub opens for its clients | `opening.rs` |
+//! | state for the next process | `checkpoint.rs` |
 
 pub(crate) mod accepting;
 pub(crate) mod buffers;
+pub(crate) mod checkpoint;
 pub(crate) mod near;
 pub(crate) mod opening;
 pub(crate) mod receiving;
@@ -36,21 +38,21 @@ use crate::SessionId;
 /// The use of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamUse {
-    /// Connections that enter the tunnel become streams.
+    /// Converts TCP connections that enter the tunnel into streams.
     Client,
     /// Opens connections for clients.
     Hub {
-        /// Bound of a client's streams.
+        /// Maximum number of streams of a client.
         max_per_client: usize,
-        /// Bound of the connections that a client opens in a time.
+        /// Maximum rate at which a client opens connections.
         connects: ConnectRate,
-        /// Bound of the memory of all streams, half of it for each direction.
+        /// Maximum memory of all streams; half of it is for each direction.
         memory: u64,
     },
 }
 
 impl StreamUse {
-    /// Bounds of what a session receives.
+    /// Returns the limits of a session's receiving side.
     pub(crate) fn config(self) -> stream::Config {
         let config = stream::Config::default();
         match self {
@@ -68,7 +70,8 @@ impl StreamUse {
         }
     }
 
-    /// Memory of what was read of all streams, and bound of what all sessions receive.
+    /// Returns the maximum memory of bytes read from sockets, and the reserve shared by the
+    /// receiving sides of all sessions.
     pub(crate) fn memory(self) -> (u64, Reserve) {
         match self {
             Self::Client => (STREAM_CAPACITY, Reserve::unbounded()),
@@ -82,21 +85,22 @@ impl StreamUse {
 /// Source: two windows of a stream (`Config::window`, `core/proto/src/stream/receiving.rs`); it
 /// doubles with them, so the first stream of a client never waits for it.
 const FIRST_CAPACITY: u64 = 1 << 20;
-/// Memory of what was read of streams by all sessions of a client, of all pairs of threads.
+/// Maximum memory for bytes that were read from sockets of streams, over all sessions and pairs of
+/// threads.
 ///
-/// Source: twice what packets may take (`CAPACITY`, `system/dataplane/src/sessions.rs`); what
-/// streams have sent stays until it is acknowledged.
+/// Source: twice what packets may take (`CAPACITY`, `system/dataplane/src/sessions.rs`); bytes of
+/// streams stay until they are acknowledged.
 const STREAM_CAPACITY: u64 = 256 << 20;
 
 /// Name of a stream in this process.
 pub(crate) type StreamName = (SessionId, StreamId);
 
-/// Order of the receiving thread to the sending one.
+/// Message from the receiving thread to the sending one.
 #[derive(Debug)]
 pub(crate) enum ToSending {
-    /// A connection for a client was tried.
+    /// Result of an attempt to connect for a client.
     Answer(Open, Outcome, Option<Arc<Connection>>),
-    /// The socket has taken all bytes of the peer.
+    /// The socket has accepted all bytes of the peer.
     Received(StreamId),
     /// The connection was reset, for this reason.
     Abort(StreamId, u16),
@@ -107,7 +111,7 @@ pub(crate) enum ToSending {
 /// Source: [`crate::handoff::ORDERS`] for what is as rare, and the requests of one second.
 pub(crate) const RELAYS: usize = 4_096;
 
-/// Notice of the sending thread about a session.
+/// Message of the sending thread about a session.
 #[derive(Debug)]
 pub(crate) struct StreamRelay {
     pub(crate) session: SessionId,
@@ -116,30 +120,30 @@ pub(crate) struct StreamRelay {
 
 /// Route of relays to the receiving thread.
 pub(crate) trait Relays: Send {
-    /// Hands a relay over, without waking the thread.
+    /// Queues a message without waking the thread.
     ///
     /// # Errors
-    /// The queue is full; the relay comes back.
+    /// Returns the message if the queue is full.
     fn hand(&self, relay: StreamRelay) -> Result<(), StreamRelay>;
 
     /// Wakes the thread.
     fn wake(&self);
 }
 
-/// Notice of the sending thread for the receiving one.
+/// Message from the sending thread to the receiving one.
 #[derive(Debug)]
 pub(crate) enum ToReceiving {
-    /// The peer is about to be asked for a connection.
+    /// A connection will be requested from the peer.
     Open(StreamId),
-    /// The connection of this machine stands.
+    /// The connection of this machine is established.
     Accepted(StreamId, Arc<Connection>),
     /// The connection was reset, for this reason.
     Abort(StreamId, u16),
-    /// The stream is over, or was refused.
+    /// The stream is closed, or was refused.
     Forget(StreamId),
 }
 
-/// Sockets of one direction of streams, by the numbers that a poller reports.
+/// Sockets of one direction of streams, by the tokens that a poller reports.
 pub(crate) struct Sockets {
     poller: Poller,
     interest: Interest,
@@ -162,12 +166,12 @@ impl Sockets {
         })
     }
 
-    /// Reports `socket` as number 0, which is no stream's.
+    /// Adds a listener with token 0, which no stream uses.
     pub(crate) fn add_listener(&self, socket: BorrowedFd<'_>) -> std::io::Result<()> {
         self.poller.add(socket, Interest::Read, 0)
     }
 
-    /// Reports the socket of a stream from now on.
+    /// Adds the socket of a stream to the poller.
     pub(crate) fn add(&mut self, name: StreamName, socket: &Connection) {
         self.last += 1;
         if let Err(error) = self.poller.add(socket.as_fd(), self.interest, self.last) {
@@ -177,7 +181,7 @@ impl Sockets {
         self.numbers.insert(name, self.last);
     }
 
-    /// Forgets the socket of a stream, which may stay open.
+    /// Removes the socket of a stream, which may stay open.
     pub(crate) fn remove(&mut self, name: StreamName) {
         if let Some(number) = self.numbers.remove(&name) {
             self.names.remove(&number);

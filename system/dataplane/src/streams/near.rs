@@ -9,7 +9,8 @@
 //!                          answered, forgotten              | the destination         forgotten
 //! ```
 //!
-//! Each connection has an alias port: to the listener it comes from there. No socket, no clock.
+//! Each connection has an alias port, which is the source port that the listener sees. This module
+//! uses neither sockets nor a clock.
 //!
 //! Cost: O(1) a packet of TCP. Bound: [`MAX`] connections.
 
@@ -21,9 +22,10 @@ use hawser_wire::icmp;
 use hawser_wire::inner::{self, FlowKey, Summary, protocol};
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
 use hawser_wire::readdress::{alias_for, asks, is_alias, is_plain, readdress, refusal};
-use hawser_wire::stream::Outcome;
+use hawser_wire::stream::{Outcome, StreamId};
 
 use super::StreamName;
+use super::checkpoint::{NearConnection, NearTable};
 use crate::SessionId;
 
 /// Connections at once.
@@ -55,14 +57,14 @@ const BLOCKED_BY: &str =
 ///
 /// Source: no measurement; 100 KB.
 const MAX_REFUSED: usize = 1_024;
-/// Interval of searches for connections that are over.
+/// Interval of searches for connections that have ended.
 ///
-/// Source: a twelfth of [`CLOSING`]: ports rest long enough all the same.
+/// Source: a twelfth of [`CLOSING`], so ports still rest long enough.
 const SWEEP: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 enum State {
-    /// The peer was asked; the SYN waits for its answer.
+    /// The request was sent to the peer; the SYN is held until its answer.
     Asking(Vec<u8>),
     Open,
     Closing,
@@ -82,47 +84,48 @@ struct Entry {
 /// Meaning of a packet of the machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Packet for the tunnel; where it asks for a connection, with the reason.
+    /// Packet for the tunnel; a SYN has the reason why it does not become a stream.
     Packet(Option<(FlowKey, &'static str)>),
-    /// Packet for the interface, as it is now.
+    /// Packet for the interface, rewritten in place.
     Back,
     /// Packet that is not needed.
     Dropped,
-    /// Request of a connection that may become a stream, with its code point.
+    /// SYN of a connection that may become a stream, with its DSCP.
     Asks(FlowKey, u8),
 }
 
-/// Consequence of an answer of the peer.
+/// Result of an answer of the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
-    /// Packet for the interface, behind its virtio header.
+    /// Packet for the interface, after its virtio header.
     Back(Vec<u8>),
-    /// Packet for the tunnel, behind its virtio header.
+    /// Packet for the tunnel, after its virtio header.
     Packet(Vec<u8>),
     /// No packet.
     Nothing,
 }
 
-/// Table of connections that are streams, or may become some.
+/// Table of connections that are, or may become, streams.
 #[derive(Debug)]
 pub(crate) struct Near {
-    /// The port of the machine's listener.
+    /// Port of the machine's listener.
     port: u16,
     by_port: HashMap<u16, Entry>,
     ports: HashMap<FlowKey, u16>,
     by_name: BTreeMap<StreamName, u16>,
     next: u16,
-    /// Sources and destinations of which the hub makes no streams.
+    /// Sources and destinations for which the hub refuses streams.
     refused: HashMap<(IpAddr, SocketAddr), Instant>,
-    /// End of the time in which no connection becomes a stream: a firewall shields the listener.
+    /// End of the time in which no connection becomes a stream because a firewall blocks the
+    /// listener.
     blocked: Option<Instant>,
-    /// Streams of connections that it kept.
+    /// Streams of connections blocked by the firewall.
     abandoned: Vec<StreamName>,
     swept: Instant,
 }
 
 impl Near {
-    /// Makes an empty table. `port`: that of the listener.
+    /// Creates an empty table. `port` is the port of the listener.
     pub(crate) fn new(port: u16, now: Instant) -> Self {
         Self {
             port,
@@ -137,7 +140,68 @@ impl Near {
         }
     }
 
-    /// Takes in a packet that the interface gave, behind its virtio header.
+    /// Returns the state of a session's streams for the next process.
+    pub(crate) fn checkpoint(&self, session: SessionId) -> NearTable {
+        let of_session = self.by_port.iter().filter(|(_, entry)| entry.name.0 == session);
+        let saved = |(alias, entry): (&u16, &Entry)| NearConnection {
+            alias: *alias,
+            source: (entry.key.source, entry.key.source_port).into(),
+            destination: (entry.key.destination, entry.key.destination_port).into(),
+            stream: entry.name.1.number(),
+            syn: match &entry.state {
+                State::Asking(syn) => Some(syn.clone()),
+                State::Open | State::Closing => None,
+            },
+            is_closing: matches!(entry.state, State::Closing),
+            is_heard: entry.is_heard,
+            is_accepted: entry.is_accepted,
+        };
+        NearTable {
+            next: self.next,
+            all: of_session.map(saved).collect(),
+            listener: None,
+        }
+    }
+
+    /// Continues with the connections of the previous process. `port` is the port of the machine's
+    /// listener.
+    pub(crate) fn restore(port: u16, session: SessionId, saved: &NearTable, now: Instant) -> Self {
+        let mut near = Self::new(port, now);
+        near.next = saved.next.max(FIRST_PORT);
+        for one in saved.all.iter().filter(|one| one.is_sound()) {
+            let Some(id) = StreamId::new(one.stream) else {
+                continue;
+            };
+            let key = FlowKey {
+                source: one.source.ip(),
+                destination: one.destination.ip(),
+                protocol: protocol::TCP,
+                source_port: one.source.port(),
+                destination_port: one.destination.port(),
+            };
+            let state = match &one.syn {
+                Some(syn) => State::Asking(syn.clone()),
+                None if one.is_closing => State::Closing,
+                None => State::Open,
+            };
+            near.ports.insert(key, one.alias);
+            if !one.is_closing {
+                near.by_name.insert((session, id), one.alias);
+            }
+            let entry = Entry {
+                key,
+                name: (session, id),
+                state,
+                is_heard: one.is_heard,
+                is_accepted: one.is_accepted,
+                used: now,
+            };
+            near.by_port.insert(one.alias, entry);
+        }
+        near
+    }
+
+    /// Processes a packet read from the interface, after its virtio header.
     pub(crate) fn handle_packet(&mut self, bytes: &mut [u8], now: Instant) -> Found {
         let Some((virtio, packet)) = bytes.split_first_chunk_mut::<VIRTIO_LEN>() else {
             return Found::Packet(None);
@@ -166,7 +230,7 @@ impl Near {
         }
         let packet = &bytes[VIRTIO_LEN..];
         if !is_plain(packet, &summary) {
-            return whole("an option of TCP binds it to both ends");
+            return whole("one of its TCP options needs both ends");
         }
         let to = SocketAddr::new(key.destination, key.destination_port);
         if self
@@ -174,7 +238,7 @@ impl Near {
             .get(&(key.source, to))
             .is_some_and(|until| now < *until)
         {
-            return whole("the hub makes no stream to this destination");
+            return whole("the hub opens no stream to this destination");
         }
         if self.by_port.len() >= MAX {
             return whole("too many connections are streams");
@@ -182,7 +246,8 @@ impl Near {
         Found::Asks(key, summary.dscp)
     }
 
-    /// A packet of the listener goes to the program in the name of the destination.
+    /// Rewrites a packet of the listener so that it reaches the program from the destination's
+    /// address.
     fn handle_answering(
         &mut self,
         packet: &mut [u8],
@@ -205,7 +270,8 @@ impl Near {
         Found::Back
     }
 
-    /// A packet of a connection that is known goes to the listener; `None` where it is not known.
+    /// Rewrites a packet of a known connection to the listener; returns `None` for an unknown
+    /// connection.
     fn handle_known(
         &mut self,
         bytes: &mut [u8],
@@ -220,7 +286,7 @@ impl Near {
         match &mut entry.state {
             State::Asking(held) => {
                 if is_request {
-                    // The newest has the newest timestamp.
+                    // Keep the newest SYN: it has the newest timestamp.
                     held.clear();
                     held.extend_from_slice(bytes);
                 }
@@ -231,8 +297,8 @@ impl Near {
                 return None;
             }
             State::Open if is_request && !entry.is_heard => {
-                // The kernel had the first one, and its listener has said nothing.
-                tracing::warn!("connections are no streams for now, because {BLOCKED_BY}");
+                // The kernel received the first SYN, and its listener has not answered.
+                tracing::warn!("connections are not streams at present, because {BLOCKED_BY}");
                 self.blocked = Some(now + BLOCKED);
                 self.abandoned.push(entry.name);
                 self.remove(alias);
@@ -244,7 +310,8 @@ impl Near {
         Some(Found::Back)
     }
 
-    /// Holds the SYN of a connection until the peer has answered. False where no port is left.
+    /// Holds the SYN of a connection until the peer has answered. Returns false if no alias port is
+    /// free.
     pub(crate) fn hold(&mut self, key: FlowKey, name: StreamName, bytes: &[u8], now: Instant) -> bool {
         let after = |port: u16| port.checked_add(1).unwrap_or(FIRST_PORT);
         let mut port = self.next;
@@ -269,7 +336,7 @@ impl Near {
         true
     }
 
-    /// Takes in the peer's answer.
+    /// Processes the peer's answer.
     pub(crate) fn handle_answer(&mut self, name: StreamName, outcome: Outcome, now: Instant) -> Answered {
         let Some(alias) = self.by_name.get(&name).copied() else {
             return Answered::Nothing;
@@ -314,7 +381,7 @@ impl Near {
         }
     }
 
-    /// Names the stream of a connection that the listener has accepted.
+    /// Returns the stream of a connection that the listener has accepted.
     pub(crate) fn handle_accepted(&mut self, from: SocketAddr) -> Option<StreamName> {
         let entry = self.by_port.get_mut(&from.port())?;
         let is_ours = is_alias(from.ip()) && matches!(entry.state, State::Open) && !entry.is_accepted;
@@ -324,7 +391,7 @@ impl Near {
         })
     }
 
-    /// A stream is over: its connection may still say so for a while.
+    /// Marks a stream as closed: its connection stays for a while, for the last packets.
     pub(crate) fn handle_closed(&mut self, name: StreamName) {
         let Some(port) = self.by_name.remove(&name) else {
             return;
@@ -334,7 +401,7 @@ impl Near {
         }
     }
 
-    /// A session is gone, and its streams with it.
+    /// Removes the streams of a session that has ended.
     pub(crate) fn handle_session_closed(&mut self, session: SessionId) {
         let names: Vec<_> = self
             .by_name
@@ -359,14 +426,36 @@ impl Near {
         }
     }
 
-    fn remove(&mut self, port: u16) {
-        if let Some(entry) = self.by_port.remove(&port) {
-            self.ports.remove(&entry.key);
-            self.by_name.remove(&entry.name);
+    /// Removes the connections that wait for the answer of another session than `session`. Returns
+    /// their streams, and their SYNs behind virtio headers.
+    pub(crate) fn take_asking_elsewhere(&mut self, session: SessionId) -> Vec<(StreamName, Vec<u8>)> {
+        let is_elsewhere = |entry: &Entry| matches!(entry.state, State::Asking(_)) && entry.name.0 != session;
+        let elsewhere = self.by_port.iter().filter(|(_, entry)| is_elsewhere(entry));
+        let ports: Vec<_> = elsewhere.map(|(port, _)| *port).collect();
+        let mut taken = Vec::new();
+        for port in ports {
+            let entry = self.remove(port);
+            if let Some(Entry {
+                name,
+                state: State::Asking(syn),
+                ..
+            }) = entry
+            {
+                taken.push((name, syn));
+            }
         }
+        taken.sort_unstable();
+        taken
     }
 
-    /// Forgets connections that are over. Returns streams that no program waits for any more.
+    fn remove(&mut self, port: u16) -> Option<Entry> {
+        let entry = self.by_port.remove(&port)?;
+        self.ports.remove(&entry.key);
+        self.by_name.remove(&entry.name);
+        Some(entry)
+    }
+
+    /// Removes connections that have ended. Returns streams for which no program waits any longer.
     pub(crate) fn sweep(&mut self, now: Instant) -> Vec<StreamName> {
         let mut abandoned = std::mem::take(&mut self.abandoned);
         if now < self.swept + SWEEP {
@@ -397,7 +486,7 @@ impl Near {
         abandoned
     }
 
-    /// Time for the next [`Self::sweep`].
+    /// Time of the next [`Self::sweep`].
     pub(crate) fn due(&self) -> Instant {
         if self.by_port.is_empty() && self.refused.is_empty() {
             return Instant::FAR_FUTURE;
@@ -405,7 +494,7 @@ impl Near {
         self.swept + SWEEP
     }
 
-    /// Connections that are known.
+    /// Count of the known connections.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.by_port.len()
@@ -425,8 +514,7 @@ fn to_listener(bytes: &mut [u8], summary: &Summary, (alias, port): (u16, u16), i
     );
 }
 
-/// Returns whether a packet of the tunnel claims to come from an alias, which only this machine
-/// uses.
+/// Returns whether a packet of the tunnel has an alias as its source, which only this machine uses.
 pub(crate) fn is_forged(packet: &[u8]) -> bool {
     let source = match packet.first().map(|first| first >> 4) {
         Some(4) => packet

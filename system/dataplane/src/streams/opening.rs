@@ -1,9 +1,9 @@
 //! Connections that a hub opens for its clients.
 //!
-//! A request is decided as a packet is that would open the same connection; what the policy of
-//! packets lets pass to the hub itself, to other clients and to subnets behind them is left to
-//! packets, which the kernel's rules know by their source. So a stream reaches nothing that a
-//! packet does not.
+//! A request is accepted if a packet that opens the same connection would be. Connections to the
+//! hub itself, to other clients and to subnets behind them are refused as streams and continue as
+//! packets, whose source the kernel's rules can match. So a stream reaches nothing that a packet
+//! does not reach.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ pub(crate) fn is_allowed(open: &Open, addresses: &[IpAddr], policy: Option<&Poli
         && policy.is_some_and(|policy| policy.check_stream(&packet).is_ok())
 }
 
-/// The outcome of a connection that failed.
+/// Returns the outcome of a failed connection.
 pub(crate) fn outcome_of(error: &io::Error) -> Outcome {
     let mut known = OUTCOMES.iter();
     let found = known.find(|(kind, _)| *kind == error.kind());
@@ -39,7 +39,7 @@ pub(crate) fn outcome_of(error: &io::Error) -> Outcome {
     found.map_or(Outcome::Exhausted, |(_, outcome)| *outcome)
 }
 
-/// Outcomes of what `connect` says.
+/// Outcomes by the error of `connect`.
 ///
 /// Source: connect(2), tcp(7).
 const OUTCOMES: [(ErrorKind, Outcome); 7] = [
@@ -92,7 +92,7 @@ mod tests {
         }
         assert!(is_allowed("[fd00:1::2]:40000", "[2001:db8:7::7]:443"));
         for unreached in [
-            // The hub itself, also where packets reach it; clients, and what lies behind them.
+            // The hub itself, even if packets may reach it; clients, and subnets behind them.
             "100.96.0.1:22",
             "100.96.0.1:53",
             "203.0.113.1:22",
@@ -100,7 +100,7 @@ mod tests {
             "203.0.113.255:9",
             "100.96.0.3:80",
             "10.1.7.3:80",
-            // Destinations that no client reaches.
+            // Destinations that no client can reach.
             "0.0.0.0:22",
             "127.0.0.1:22",
             "255.255.255.255:67",

@@ -1,19 +1,21 @@
 //! The streams of a session in the receiving direction: from the session's ingress to sockets.
 //!
-//! Bytes count as read when the socket has taken them, so the sender's credit follows the window of
-//! the connection behind the socket.
+//! Bytes count as read when they are written to the socket, so the sender's credit follows the
+//! receive window of the socket's peer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use hawser_linux::stream_sockets::{Connection, NOT_SENT};
+use hawser_proto::checkpoint::{self as machine, StreamRequest};
 use hawser_proto::limit::Limit;
 use hawser_proto::stream::{Accepted, Notice, Receiving};
 use hawser_units::{Duration, Instant};
 use hawser_wire::stream::{Open, StreamId, reason};
 
 use super::buffers::Inbox;
+use super::checkpoint;
 use super::{ToReceiving, ToSending};
 
 /// Bytes written of a stream before another has its turn.
@@ -27,10 +29,10 @@ struct Incoming {
     socket: Option<Arc<Connection>>,
     /// Request of the peer.
     open: Option<Open>,
-    /// Set until its connection stands.
+    /// Set until its connection is established.
     is_opening: bool,
     inbox: Inbox,
-    /// The bytes before have arrived.
+    /// Offset up to which all bytes have arrived.
     readable: u64,
     has_ended: bool,
     is_writable: bool,
@@ -38,7 +40,7 @@ struct Incoming {
     waiting: Waiting,
 }
 
-/// Bound of the bytes that wait in a socket: what it sends in [`WAIT`].
+/// Limit of the bytes that wait in a socket: the amount it sends in [`WAIT`].
 #[derive(Default)]
 struct Waiting {
     since: Option<Instant>,
@@ -47,8 +49,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Takes note of bytes that were written; returns a new bound where they went faster than the
-    /// one in force allows.
+    /// Records written bytes; returns a new limit if they were sent faster than the current one
+    /// allows.
     fn handle_written(&mut self, bytes: u64, now: Instant) -> Option<u32> {
         self.written += bytes;
         let elapsed = now.since(*self.since.get_or_insert(now));
@@ -71,18 +73,18 @@ pub(crate) struct ReceivingStreams {
     queued: VecDeque<StreamId>,
     /// The peer's addresses, on a hub.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Requests of the peer, to be decided.
+    /// Requests of the peer that are not yet decided.
     pub(crate) requests: Vec<Open>,
-    /// Orders to the sending thread.
+    /// Messages to the sending thread.
     pub(crate) orders: Vec<ToSending>,
-    /// Streams whose socket is not needed any more.
+    /// Streams whose socket is no longer needed.
     pub(crate) closed: Vec<StreamId>,
     /// Bytes written to sockets.
     pub(crate) bytes: u64,
 }
 
 impl ReceivingStreams {
-    /// Makes an empty table. `addresses`: those of the peer, on a hub.
+    /// Creates an empty table. `addresses` are those of the peer, on a hub.
     pub(crate) fn new(addresses: Vec<IpAddr>) -> Self {
         Self {
             addresses,
@@ -90,7 +92,8 @@ impl ReceivingStreams {
         }
     }
 
-    /// Takes in what the sending thread did. Returns the socket of a stream that has one now.
+    /// Processes a message of the sending thread. Returns the socket of a stream that has become
+    /// connected.
     pub(crate) fn handle(
         &mut self,
         notice: ToReceiving,
@@ -125,7 +128,7 @@ impl ReceivingStreams {
         }
     }
 
-    /// The connection of a request is being opened.
+    /// Records that the connection of a request is being opened.
     pub(crate) fn begin(&mut self, open: Open, socket: Arc<Connection>) {
         let stream = Incoming {
             socket: Some(socket),
@@ -136,14 +139,14 @@ impl ReceivingStreams {
         self.all.insert(open.id, stream);
     }
 
-    /// The request of a connection that was being opened, with its socket.
+    /// Returns the request of a connection that was being opened, with its socket.
     pub(crate) fn opened(&mut self, id: StreamId) -> Option<(Open, Arc<Connection>)> {
         let stream = self.all.get_mut(&id)?;
         let is_opening = std::mem::take(&mut stream.is_opening);
         stream.open.filter(|_| is_opening).zip(stream.socket.clone())
     }
 
-    /// Gives up the streams of requests that `allows` refuses now.
+    /// Closes the streams whose requests `allows` no longer accepts.
     pub(crate) fn check(
         &mut self,
         allows: impl Fn(&Open, &[IpAddr]) -> bool,
@@ -161,14 +164,14 @@ impl ReceivingStreams {
         }
     }
 
-    /// Lets go of a stream.
+    /// Removes a stream.
     pub(crate) fn remove(&mut self, id: StreamId) {
         if self.all.remove(&id).is_some() {
             self.closed.push(id);
         }
     }
 
-    /// A socket may take bytes.
+    /// Records that a socket may accept bytes.
     pub(crate) fn handle_writable(&mut self, id: StreamId) {
         if let Some(stream) = self.all.get_mut(&id) {
             stream.is_writable = true;
@@ -193,7 +196,7 @@ impl ReceivingStreams {
         }
     }
 
-    /// Takes in what the machine says of streams.
+    /// Processes the machine's notices of streams.
     pub(crate) fn handle_notices(&mut self, machine: &mut Receiving, now: Instant) {
         while let Some(notice) = machine.poll_notice() {
             match notice {
@@ -220,8 +223,8 @@ impl ReceivingStreams {
         }
     }
 
-    /// Writes what has arrived to sockets that take it, as far as `limit` allows. Returns the time
-    /// at which the limit allows more.
+    /// Writes arrived bytes to writable sockets, as far as `limit` allows. Returns the time at
+    /// which the limit allows more.
     pub(crate) fn write(
         &mut self,
         machine: &mut Receiving,
@@ -264,7 +267,7 @@ impl ReceivingStreams {
         }
     }
 
-    /// Bytes of a stream were written. Returns whether its socket may take more at once.
+    /// Records written bytes of a stream. Returns whether its socket may accept more at once.
     fn on_written(&mut self, id: StreamId, written: u64, machine: &mut Receiving, now: Instant) -> bool {
         self.bytes += written;
         machine.consume(id, written, now);
@@ -288,14 +291,77 @@ impl ReceivingStreams {
         false
     }
 
-    /// Gives a stream up, here and at the far end.
+    /// Resets a stream, on this side and at the peer.
     pub(crate) fn abort(&mut self, id: StreamId, code: u16, machine: &mut Receiving, now: Instant) {
         self.remove(id);
         machine.stop(id, code, now);
         self.orders.push(ToSending::Abort(id, code));
     }
 
-    /// Drops all streams: the session is gone.
+    /// Returns the state for the next process.
+    pub(crate) fn checkpoint(&self, machine: &Receiving) -> checkpoint::ReceivingStreams {
+        let mut saved = checkpoint::ReceivingStreams::default();
+        for (id, stream) in &self.all {
+            let ranges = machine.stored_ranges(*id);
+            for (start, end) in &ranges {
+                stream.inbox.copy(*start..*end, &mut saved.parcel.bytes);
+            }
+            let socket = stream.socket.as_ref().filter(|_| stream.is_opening);
+            saved.all.push(checkpoint::ReceivingStream {
+                id: id.number(),
+                request: stream.open.map(StreamRequest::from),
+                opening: socket.map(|socket| saved.parcel.add(socket)),
+                ranges,
+            });
+        }
+        saved.len = saved.parcel.len();
+        saved
+    }
+
+    /// Continues with the streams of the previous process, whose checkpoint was validated.
+    /// `sending` is their other half. Returns those that have a socket.
+    pub(crate) fn restore(
+        &mut self,
+        saved: &checkpoint::ReceivingStreams,
+        machine: &machine::ReceivingStreams,
+        sending: &checkpoint::SendingStreams,
+    ) -> Vec<(StreamId, Arc<Connection>)> {
+        let known: BTreeMap<_, _> = machine.all.iter().map(|one| (one.id, one)).collect();
+        let of_sending: BTreeMap<_, _> = sending.all.iter().map(|one| (one.id, one.socket)).collect();
+        let mut at = 0;
+        let mut sockets = Vec::new();
+        for one in &saved.all {
+            let (Some(id), Some(known)) = (StreamId::new(one.id), known.get(&one.id)) else {
+                continue;
+            };
+            let mut inbox = Inbox::restore(known.consumed);
+            for (start, end) in &one.ranges {
+                let len = (end - start) as usize;
+                inbox.store(*start, saved.parcel.bytes.get(at..at + len).unwrap_or_default());
+                at += len;
+            }
+            let opening = one.opening.and_then(|at| saved.parcel.sockets.get(at));
+            let of_sending = of_sending.get(&one.id).copied().flatten();
+            let standing = of_sending.and_then(|at| sending.parcel.sockets.get(at));
+            let socket = opening.or(standing).cloned();
+            let stream = Incoming {
+                open: one.request.and_then(|request| request.open().ok()),
+                is_opening: opening.is_some(),
+                inbox,
+                readable: known.next,
+                has_ended: known.is_end_told,
+                is_writable: opening.is_none(),
+                socket: socket.clone(),
+                ..Incoming::default()
+            };
+            self.all.insert(id, stream);
+            self.queue(id);
+            sockets.extend(socket.map(|socket| (id, socket)));
+        }
+        sockets
+    }
+
+    /// Drops all streams because the session has ended.
     pub(crate) fn close(&mut self) -> Vec<StreamId> {
         std::mem::take(&mut self.all).into_keys().collect()
     }
@@ -336,9 +402,9 @@ const WAIT: Duration = Duration::from_millis(50);
 ///
 /// Source: Linux, the largest send buffer (`net.ipv4.tcp_wmem`), 4 MB.
 const MAX_NOT_SENT: u32 = 4 << 20;
-/// Bytes that a limit must allow before any go.
+/// Bytes that a limit must permit before any is sent.
 ///
-/// Source: as a packet of the tunnel, so that small rates go on.
+/// Source: as a packet of the tunnel, so that low rates make progress.
 const SEGMENT: u64 = 1_400;
 
 #[cfg(test)]

@@ -1,26 +1,28 @@
 //! The streams of a session in the sending direction: from sockets to the session's egress.
 //!
-//! A socket is read only while its stream has room ([`Egress::stream_room`]), so the window of the
-//! near TCP connection closes when enough waits for the paths.
+//! A socket is read only while its stream has room ([`Egress::stream_room`]), so the receive window
+//! of the local TCP connection closes when enough bytes are queued for the paths.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use hawser_linux::stream_sockets::Connection;
+use hawser_proto::checkpoint as machine;
 use hawser_proto::egress::Egress;
 use hawser_proto::stream::SendingNotice;
 use hawser_units::Instant;
 use hawser_wire::stream::{Open, Outcome, StreamId, reason};
 
 use super::buffers::Outbox;
+use super::checkpoint;
 use super::{ToReceiving, ToSending};
 use crate::pool::BufferId;
 use crate::share::Share;
 
-/// Bytes read of a stream before another has its turn.
+/// Bytes read from a stream before another stream has its turn.
 ///
-/// Source: what one call brings of a socket, at most one segment of segmentation offload.
+/// Source: what one call returns from a socket, at most one segment of segmentation offload.
 const READ: u64 = 64 << 10;
 /// Memory of one session's streams that were read.
 ///
@@ -32,18 +34,18 @@ const QUOTA: u64 = 64 << 20;
 struct Outgoing {
     socket: Option<Arc<Connection>>,
     outbox: Outbox,
-    /// Queued because its socket may have bytes.
+    /// Set if it is queued because its socket may have bytes.
     is_queued: bool,
-    /// Set once all bytes of the socket were read.
+    /// Set if all bytes of the socket were read.
     has_ended: bool,
-    /// The peer has all of them.
+    /// Set if the peer has received all of them.
     is_delivered: bool,
-    /// The socket has all bytes of the peer.
+    /// Set if all bytes of the peer were written to the socket.
     is_received: bool,
     is_aborted: bool,
 }
 
-/// Counts of what became of streams.
+/// Counts of the outcomes of streams.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     /// Streams that were connected.
@@ -52,12 +54,12 @@ pub(crate) struct Counts {
     pub(crate) completed: u64,
     /// Streams that were reset.
     pub(crate) reset: u64,
-    /// Bytes read of sockets.
+    /// Bytes read from sockets.
     pub(crate) bytes: u64,
 }
 
 impl Counts {
-    /// Adds others.
+    /// Adds other counts.
     pub(crate) fn add(&mut self, other: Self) {
         self.connected += other.connected;
         self.completed += other.completed;
@@ -69,16 +71,16 @@ impl Counts {
 /// Output of the streams of a session.
 #[derive(Default)]
 pub(crate) struct Said {
-    /// Notices for the receiving thread.
+    /// Messages for the receiving thread.
     pub(crate) notices: Vec<ToReceiving>,
-    /// Streams that are over.
+    /// Streams that have ended.
     pub(crate) closed: Vec<StreamId>,
     /// Answers of the peer to requests of this side.
     pub(crate) answers: Vec<(StreamId, Outcome)>,
 }
 
 impl Said {
-    /// Returns whether there is any.
+    /// Returns whether there is any output.
     pub(crate) fn is_any(&self) -> bool {
         !(self.notices.is_empty() && self.closed.is_empty() && self.answers.is_empty())
     }
@@ -89,25 +91,25 @@ impl Said {
 pub(crate) struct SendingStreams {
     all: BTreeMap<StreamId, Outgoing>,
     queued: VecDeque<StreamId>,
-    /// The last stream that this side has opened.
+    /// Last stream opened by this side.
     last: Option<StreamId>,
-    /// Memory of all outboxes, and what of it the share knows.
+    /// Memory of all outboxes, and the part of it that is accounted for in the share.
     memory: u64,
     charged: u64,
     pub(crate) counts: Counts,
     /// Bytes of several pieces, joined.
     scratch: Vec<u8>,
-    /// Output that waits.
+    /// Output that is not yet delivered.
     pub(crate) said: Said,
 }
 
 impl SendingStreams {
-    /// Streams that are not over.
+    /// Streams that have not ended.
     pub(crate) fn ids(&self) -> Vec<StreamId> {
         self.all.keys().copied().collect()
     }
 
-    /// Count of the streams that are not over.
+    /// Count of the streams that have not ended.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
@@ -117,7 +119,7 @@ impl SendingStreams {
         self.memory
     }
 
-    /// Numbers a stream that this side opens; `None` when no number is left.
+    /// Allocates the number of a stream that this side opens; `None` if no number is left.
     pub(crate) fn open(&mut self) -> Option<StreamId> {
         let id = match self.last {
             Some(last) => last.next()?,
@@ -128,7 +130,7 @@ impl SendingStreams {
         Some(id)
     }
 
-    /// The connection of a stream stands.
+    /// Records that the connection of a stream is established.
     pub(crate) fn connect(&mut self, id: StreamId, socket: Arc<Connection>) {
         self.counts.connected += 1;
         let stream = self.all.entry(id).or_default();
@@ -136,7 +138,7 @@ impl SendingStreams {
         self.handle_readable(id);
     }
 
-    /// A socket may have bytes.
+    /// Records that a socket may have bytes.
     pub(crate) fn handle_readable(&mut self, id: StreamId) {
         if let Some(stream) = self.all.get_mut(&id)
             && !stream.has_ended
@@ -146,7 +148,8 @@ impl SendingStreams {
         }
     }
 
-    /// Takes in what the receiving thread did. Returns the socket of a stream that has one now.
+    /// Processes a message of the receiving thread. Returns the socket of a stream that has become
+    /// connected.
     pub(crate) fn handle(
         &mut self,
         order: ToSending,
@@ -189,8 +192,8 @@ impl SendingStreams {
         Some((open.id, socket))
     }
 
-    /// Reads sockets that may have bytes and whose streams have room, each once. Returns whether
-    /// any had some.
+    /// Reads each socket once that may have bytes and whose stream has room. Returns whether any
+    /// bytes were read.
     pub(crate) fn read(&mut self, egress: &mut Egress<BufferId>, share: &Share, now: Instant) -> bool {
         let mut has_read = false;
         for _ in 0..self.queued.len() {
@@ -235,7 +238,7 @@ impl SendingStreams {
         has_read
     }
 
-    /// Gives a stream up: its connection ends with a reset, here and at the far end.
+    /// Resets a stream: its connection is reset on this side and at the peer.
     fn abort(&mut self, id: StreamId, code: u16, egress: &mut Egress<BufferId>, now: Instant) {
         let Some(stream) = self.all.get_mut(&id) else {
             return;
@@ -250,15 +253,7 @@ impl SendingStreams {
         self.close_if_over(id, egress, now);
     }
 
-    /// Gives all streams up.
-    pub(crate) fn abort_all(&mut self, code: u16, egress: &mut Egress<BufferId>, now: Instant) {
-        let ids: Vec<_> = self.all.keys().copied().collect();
-        for id in ids {
-            self.abort(id, code, egress, now);
-        }
-    }
-
-    /// Gives up a stream whose program has gone away.
+    /// Resets a stream whose program has closed its socket.
     pub(crate) fn abandon(&mut self, id: StreamId, egress: &mut Egress<BufferId>, now: Instant) {
         if self.all.get(&id).is_some_and(|stream| stream.socket.is_none()) {
             self.abort(id, reason::RESET, egress, now);
@@ -266,7 +261,7 @@ impl SendingStreams {
         }
     }
 
-    /// Takes in what the machine says of streams.
+    /// Processes the machine's notices of streams.
     pub(crate) fn handle_notices(&mut self, egress: &mut Egress<BufferId>, now: Instant) {
         while let Some(notice) = egress.poll_stream() {
             match notice {
@@ -300,7 +295,7 @@ impl SendingStreams {
         };
         stream.is_delivered = true;
         if !stream.has_ended && !stream.is_aborted {
-            // The peer does not know the stream any more.
+            // The peer no longer knows the stream.
             self.abort(id, reason::UNKNOWN, egress, now);
             self.said.notices.push(ToReceiving::Abort(id, reason::UNKNOWN));
             return;
@@ -329,12 +324,12 @@ impl SendingStreams {
         self.said.closed.push(id);
     }
 
-    /// The bytes of a burst; `None` where they are not here.
+    /// Returns the bytes of a burst; `None` if they are not stored in this buffer.
     pub(crate) fn bytes(&mut self, id: StreamId, range: &Range<u64>) -> Option<&[u8]> {
         self.all.get(&id)?.outbox.bytes(range, &mut self.scratch)
     }
 
-    /// Accounts for the memory that streams have taken or given back.
+    /// Accounts for memory that streams have allocated or released.
     pub(crate) fn settle(&mut self, share: &mut Share) {
         let before = std::mem::replace(&mut self.charged, self.memory);
         if self.memory > before {
@@ -344,7 +339,84 @@ impl SendingStreams {
         }
     }
 
-    /// Drops all streams: the session is gone.
+    /// Returns the state for the next process. `machine` is the checkpoint of the session's state
+    /// machine.
+    pub(crate) fn checkpoint(&mut self, machine: &machine::SendingStreams) -> checkpoint::SendingStreams {
+        let mut saved = checkpoint::SendingStreams {
+            last: self.last.map(StreamId::number),
+            ..checkpoint::SendingStreams::default()
+        };
+        let machine: BTreeMap<_, _> = machine.all.iter().map(|one| (one.id, &one.bytes)).collect();
+        let mut lost = Vec::new();
+        for (id, stream) in &self.all {
+            let known = machine.get(&id.number());
+            let range = known.map_or(0..0, |bytes| bytes.acknowledged..bytes.written);
+            let is_known = known.is_some() || stream.is_aborted;
+            let Some(bytes) = stream
+                .outbox
+                .bytes(&range, &mut self.scratch)
+                .filter(|_| is_known)
+            else {
+                lost.push(*id);
+                continue;
+            };
+            saved.parcel.bytes.extend_from_slice(bytes);
+            let socket = stream.socket.as_ref().map(|socket| saved.parcel.add(socket));
+            saved.all.push(checkpoint::SendingStream {
+                id: id.number(),
+                socket,
+                has_ended: stream.has_ended,
+                is_delivered: stream.is_delivered,
+                is_received: stream.is_received,
+                is_aborted: stream.is_aborted,
+            });
+        }
+        if !lost.is_empty() {
+            tracing::warn!(count = lost.len(), "streams are not handed over");
+        }
+        saved.len = saved.parcel.len();
+        saved
+    }
+
+    /// Continues with the streams of the previous process, whose checkpoint was validated. Returns
+    /// those that have a socket.
+    pub(crate) fn restore(
+        &mut self,
+        saved: &checkpoint::SendingStreams,
+        machine: &machine::SendingStreams,
+    ) -> Vec<(StreamId, Arc<Connection>)> {
+        let machine: BTreeMap<_, _> = machine.all.iter().map(|one| (one.id, &one.bytes)).collect();
+        self.last = saved.last.and_then(StreamId::new);
+        let mut at = 0;
+        let mut sockets = Vec::new();
+        for one in &saved.all {
+            let Some(id) = StreamId::new(one.id) else { continue };
+            let bytes = machine.get(&one.id);
+            let start = bytes.map_or(0, |bytes| bytes.acknowledged);
+            let len = bytes.map_or(0, |bytes| bytes.written - bytes.acknowledged) as usize;
+            let outbox = Outbox::restore(start, saved.parcel.bytes.get(at..at + len).unwrap_or_default());
+            at += len;
+            self.memory += outbox.memory();
+            let socket = one.socket.and_then(|at| saved.parcel.sockets.get(at)).cloned();
+            let stream = Outgoing {
+                socket: socket.clone(),
+                outbox,
+                is_queued: false,
+                has_ended: one.has_ended,
+                is_delivered: one.is_delivered,
+                is_received: one.is_received,
+                is_aborted: one.is_aborted,
+            };
+            self.all.insert(id, stream);
+            if let Some(socket) = socket {
+                self.handle_readable(id);
+                sockets.push((id, socket));
+            }
+        }
+        sockets
+    }
+
+    /// Drops all streams because the session has ended.
     pub(crate) fn close(&mut self, share: &mut Share) {
         self.all.clear();
         self.memory = 0;

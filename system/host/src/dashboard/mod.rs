@@ -1,12 +1,13 @@
 //! The dashboard: a page on this machine that shows what a daemon does.
 //!
-//! It is a process of its own, which asks the daemon over its control socket like `status` does, so
-//! the daemon itself listens nowhere. It serves loopback only, and answers only to names of
-//! loopback (`Host`) and to its own page (`Origin`), so that a page from elsewhere can neither read
-//! it by a name of its own (DNS rebinding) nor from a browser at once. It pauses networks, takes
-//! them in again, caps them and makes them backups, and changes schedulers and rules, for whoever
-//! has the token, which is in the address that the command prints, behind its `#`: browsers keep
-//! that to themselves. Other accounts of the machine can look, and no more.
+//! It is a separate process that queries the daemon over its control socket, like `status`, so the
+//! daemon itself has no listener. It serves loopback addresses only, and accepts only requests to a
+//! name of loopback (`Host`) and from its own page (`Origin`), so that a page of another site can
+//! read it neither through a name that resolves to loopback (DNS rebinding) nor by a cross-origin
+//! request. It pauses and resumes networks, sets rate caps and backups, and changes schedulers and
+//! rules, for requests that contain the token. The token is in the fragment of the address that the
+//! command prints (after `#`), which browsers do not send. Other accounts of the machine have read
+//! access only.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -23,14 +24,14 @@ use crate::history;
 use crate::http::{self, Answer, Asked};
 use crate::run_dir::Role;
 
-/// Serves the page for a daemon until the runtime ends; returns where.
+/// Serves the page for a daemon until the runtime ends; returns its address.
 ///
 /// # Errors
-/// The address is not loopback's, or not to be had.
+/// The address is not a loopback address, or cannot be bound.
 pub async fn serve(address: SocketAddr, served: Served) -> anyhow::Result<SocketAddr> {
     if !address.ip().is_loopback() {
         bail!(
-            "{address} is no address of this machine alone: from another machine, use ssh -L 9468:127.0.0.1:9468"
+            "{address} is not a loopback address: for access from another machine, use ssh -L 9468:127.0.0.1:9468"
         );
     }
     let served = Arc::new(served);
@@ -40,20 +41,20 @@ pub async fn serve(address: SocketAddr, served: Served) -> anyhow::Result<Socket
     .await
 }
 
-/// What is served, and to whom.
+/// The page that is served, and its permitted origins.
 #[derive(Debug)]
 pub struct Served {
     /// The daemon's control socket.
     pub socket: PathBuf,
-    /// Its configuration directory, where the history is.
+    /// Configuration directory, which contains the history.
     pub dir: PathBuf,
-    /// Whoever has it changes what the page can change.
+    /// Token, with which a page may change settings.
     pub token: String,
 }
 
 async fn answer(asked: Asked, mut stream: TcpStream, served: Arc<Served>) -> std::io::Result<()> {
     if !is_ours(&asked) {
-        let refused = Answer::line("403 Forbidden", "ask for http://127.0.0.1:9468");
+        let refused = Answer::line("403 Forbidden", "open http://127.0.0.1:9468");
         return refused.send(&mut stream).await;
     }
     if asked.is_change {
@@ -76,14 +77,14 @@ async fn answer(asked: Asked, mut stream: TcpStream, served: Arc<Served>) -> std
                 Ok(history) => page("application/json", &history.to_string()),
                 Err(error) => Answer::line("409 Conflict", &format!("{error:#}")),
             },
-            Some(Err(_)) | None => Answer::line("404 Not Found", "there are /, /status, /history/SECONDS"),
+            Some(Err(_)) | None => Answer::line("404 Not Found", "available: /, /status, /history/SECONDS"),
         },
     };
     answer.send(&mut stream).await
 }
 
 impl Served {
-    /// How the daemon's networks were.
+    /// Returns the history of the daemon's networks.
     async fn history(&self, span: Duration) -> anyhow::Result<Value> {
         let role = match status(&self.socket).await["role"].as_str() {
             Some("hub") => Role::Hub,
@@ -94,13 +95,13 @@ impl Served {
         Ok(read.await??)
     }
 
-    /// Changes a network, which is named by the number of its interface, so that no name has to be
-    /// written into an address: `/pause/3`, `/resume/3`, `/cap/3/UP/DOWN` in bit/s, where zero is
-    /// no cap, `/use/3/UP/DOWN` by the names of priorities. Or changes what is of all networks
-    /// ([`of_all`]).
+    /// Changes a network, identified by the index of its interface, so that names need no encoding
+    /// in a URL: `/pause/3`, `/resume/3`, `/cap/3/UP/DOWN` in bit/s, where zero means no cap,
+    /// `/use/3/UP/DOWN` with the names of priorities. Also executes changes that apply to all
+    /// networks ([`of_all`]).
     async fn change(&self, asked: &Asked) -> Answer {
         if asked.token.as_deref() != Some(self.token.as_str()) {
-            // Nobody tries many.
+            // Limits the rate of guesses.
             tokio::time::sleep(WRONG_TOKEN).await;
             return Answer::line(
                 "403 Forbidden",
@@ -113,7 +114,7 @@ impl Served {
             (None, None) => {
                 return Answer::line(
                     "404 Not Found",
-                    "there are /pause/NUMBER, /resume/NUMBER, /cap/NUMBER/UP/DOWN, /use/NUMBER/UP/DOWN, \
+                    "available: /pause/NUMBER, /resume/NUMBER, /cap/NUMBER/UP/DOWN, /use/NUMBER/UP/DOWN, \
                      /scheduler/CLASS/NAME, /rule/add?KEY=VALUE, /rule/remove/NUMBER",
                 );
             }
@@ -159,7 +160,7 @@ impl Served {
     }
 }
 
-/// What somebody wants of a network.
+/// Requested change of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     Pause(bool),
@@ -167,7 +168,7 @@ enum Wanted {
     Use([When; 2]),
 }
 
-/// The number of a network's interface, and what is wanted of it.
+/// Returns the index of a network's interface and the requested change.
 fn wanted(path: &str) -> Option<(u64, Wanted)> {
     let words: Vec<_> = path.trim_start_matches('/').split('/').collect();
     let (index, wanted) = match *words.as_slice() {
@@ -183,8 +184,8 @@ fn wanted(path: &str) -> Option<(u64, Wanted)> {
     Some((index.parse().ok()?, wanted))
 }
 
-/// What is wanted of all networks: `/scheduler/CLASS/NAME`, `/rule/add?KEY=VALUE&...` with keys of
-/// a `[[rule]]` table, of which those without a value count for nothing, and `/rule/remove/NUMBER`.
+/// Parses a request for all networks: `/scheduler/CLASS/NAME`, `/rule/add?KEY=VALUE&...` with keys
+/// of a `[[rule]]` table, of which those without a value are ignored, and `/rule/remove/NUMBER`.
 fn of_all(asked: &Asked) -> Option<Request> {
     let words: Vec<_> = asked.path.trim_start_matches('/').split('/').collect();
     match *words.as_slice() {
@@ -204,11 +205,11 @@ fn of_all(asked: &Asked) -> Option<Request> {
     }
 }
 
-/// Whether a request is for this page by a name of this machine, and from no other page.
+/// Returns whether a request names this machine as its host, and comes from no other page.
 fn is_ours(asked: &Asked) -> bool {
     let host = asked.host.as_deref().unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, port)| {
-        // The last colon of an IPv6 address without a port is none of these.
+        // The last colon of an IPv6 address without a port does not separate a port.
         if port.bytes().all(|byte| byte.is_ascii_digit()) {
             name
         } else {
@@ -227,17 +228,19 @@ fn is_ours(asked: &Asked) -> bool {
     is_named && is_own
 }
 
-/// The daemon's status, or why there is none.
+/// Returns the daemon's status, or the reason why there is none.
 async fn status(socket: &Path) -> Value {
     let status = control_socket::status(socket).await;
     status.unwrap_or_else(|error| json!({ "state": "down", "notice": format!("{error:#}") }))
 }
 
-/// Nothing from elsewhere, nothing within the page that is not in its files, and no frames around.
+/// Header fields of responses: no content from other origins, no inline content, and no embedding
+/// in frames.
 const FIELDS: &str = "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n\
      X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n";
-/// Waits so long whoever comes with another token.
+/// Delay of a request with a wrong token. Source: our choice; over the 32 connections of `http.rs`
+/// these are 32 guesses a second, and a user who mistypes waits for a moment.
 const WRONG_TOKEN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -4,114 +4,10 @@
 // cap networks, say when they are used, and change schedulers and rules.
 
 let trouble = ""; // why the last click did nothing
-const KEPT = 300; // seconds of history on the page
-const UNWRITTEN = 80; // seconds: a write of the history is due each 60, for steps of 10
 const MOST_FLOWS = 50;
 const token = location.hash.slice(1);
-const rates = new Map(); // name of a network -> [{ up, down }], bit/s, of the last minutes
-const colours = new Map(); // name of a network -> number of its colour
-let before; // what the daemon has kept of the minutes before the page was opened
-let past; // what the daemon has kept of a longer span, where one is chosen
 
 const by = (id) => document.getElementById(id);
-
-// The colour of a network, by number; it keeps it while the page is open.
-function colour(name) {
-  if (!colours.has(name)) colours.set(name, colours.size % COLOURS);
-  return colours.get(name);
-}
-
-// A square in the colour of a network.
-function key(network) {
-  const made = drawn("svg", { viewBox: "0 0 10 10", class: "key", "aria-hidden": "true" });
-  made.append(drawn("rect", { width: 10, height: 10, rx: 2, class: `n${colour(network.name)}` }));
-  return made;
-}
-
-function element(tag, text, name) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  if (name) made.className = name;
-  return made;
-}
-
-function bytes(count) {
-  if (typeof count !== "number") return "–";
-  if (count < 1e3) return `${count} B`;
-  if (count < 1e6) return `${(count / 1e3).toFixed(1)} kB`;
-  if (count < 1e9) return `${(count / 1e6).toFixed(1)} MB`;
-  return `${(count / 1e9).toFixed(2)} GB`;
-}
-
-function since(seconds) {
-  if (typeof seconds !== "number") return "";
-  if (seconds < 60) return `${seconds} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
-  return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
-}
-
-// One shape for what a client, direct mode and a hub say of their networks.
-function networks(status) {
-  const sessions = status.sessions || [];
-  const paths = sessions.flatMap((session) =>
-    (session.paths || []).map((path) => ({ ...path, client: session.client })));
-  if (status.role === "hub") {
-    return paths.map((path) => ({
-      ...path, name: `${path.client || "?"}: ${path.remote || path.name}`,
-      kept: path.client ? `${path.client}: ${path.name}` : path.name,
-    }));
-  }
-  return (status.networks || []).map((network) => {
-    const path = paths.find((one) => network.path !== null && one.path === network.path);
-    const unused = network.paused ? "paused" : network.over_quota ? "over quota" : "not used";
-    const state = path ? path.state : network.state || (network.used ? "waiting" : unused);
-    const wifi = network.wifi && network.wifi.ssid;
-    const caps = network.cap_bps;
-    return { ...network, ...path, state, caps, name: wifi ? `${network.name}: ${wifi}` : network.name, kept: network.name };
-  });
-}
-
-// What a network carried before the page was opened, one point for each second.
-function earlier(network) {
-  const steps = before?.networks[network.kept];
-  if (!steps) return [];
-  const points = Array.from({ length: KEPT }, () => ({ up: 0, down: 0 }));
-  steps.forEach(([at, down, up], step) => {
-    const from = Math.floor(at - (before.until - KEPT));
-    // The newest steps are written once a minute; until then the last one that is known stands for them.
-    const length = step === steps.length - 1 ? UNWRITTEN : before.step_s;
-    for (let second = Math.max(from, 0); second < Math.min(from + length, KEPT); second += 1) {
-      points[second] = { up, down };
-    }
-  });
-  return points;
-}
-
-function remember(all) {
-  const names = new Set(all.map((network) => network.name));
-  for (const name of rates.keys()) {
-    if (!names.has(name)) rates.delete(name);
-  }
-  for (const network of all) {
-    colour(network.name);
-    const points = rates.get(network.name) || earlier(network);
-    points.push({ up: network.send_bps || 0, down: network.receive_bps || 0 });
-    if (points.length > KEPT) points.shift();
-    rates.set(network.name, points);
-  }
-}
-
-// What is drawn of a network: each second of the last minutes, or each step of a longer span, and how
-// many steps there is room for.
-function pointsOf(network) {
-  if (!past) {
-    const points = rates.get(network.name) || [];
-    return [points.map((point, at) => ({ ...point, place: KEPT - points.length + at })), KEPT];
-  }
-  const first = past.until - past.span, room = Math.ceil(past.span / past.step_s);
-  const steps = past.networks[network.kept] || [];
-  return [steps.map(([at, down, up]) => ({ place: Math.floor((at - first) / past.step_s), down, up })), room];
-}
 
 // Upwards what is received, downwards what is sent, on one scale.
 function draw(canvas, points, room) {
@@ -243,7 +139,7 @@ function showRules(status) {
   const rules = direct?.rules || [];
   by("rules-section").hidden = !["client", "direct"].includes(status.role);
   by("rules-none").textContent = !direct
-    ? "None. Once a [[rule]] of client.toml says via = \"direct\", others can be added here."
+    ? "None. If client.toml has a [[rule]] with via = \"direct\" or \"faster\" at the start, rules can be added here."
     : rules.length ? "" : "None.";
   by("rules").hidden = rules.length === 0;
   by("rules").tBodies[0].replaceChildren(...rules.map((rule) => {
@@ -405,7 +301,7 @@ async function keepLooking() {
   } catch {
     by("state").textContent = "unknown";
     by("state").className = "bad";
-    by("notice").textContent = "the dashboard does not answer: was it ended?";
+    by("notice").textContent = "the dashboard does not answer: check that it is running";
   }
   setTimeout(keepLooking, 1000);
 }

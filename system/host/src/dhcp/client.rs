@@ -1,10 +1,10 @@
-//! DHCP clients: which one is installed, how it is run so that it only negotiates, and what it
-//! says.
+//! DHCP clients: detects the installed one, runs it so that it only negotiates, and reads its
+//! events.
 //!
-//! Every client runs a program when something happens. That is Hawser itself (a script could not be
-//! run from `/run`), which writes the outcome to a named pipe, one line each ([`report`]); address
-//! and route are then set by the daemon alone, and nothing else of the system is touched. The pipe
-//! is opened for both directions on either side, so nobody waits for anybody.
+//! Every client runs a program on each event. This program is Hawser itself (a script could not be
+//! run from `/run`), which writes the event to a named pipe as one line ([`report`]); only the
+//! daemon then sets address and route, and nothing else in the system is changed. Both sides open
+//! the pipe for reading and writing, so that neither blocks.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,39 +21,39 @@ use hawser_linux::system::{LeasedAddress, System};
 
 use crate::program::{Started, find};
 
-/// What a network gives by DHCP.
+/// Lease of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
-    /// The address, its prefix, gateway and time.
+    /// Address, prefix length, gateway and lease time.
     pub address: LeasedAddress,
-    /// Its resolvers.
+    /// Resolvers.
     pub servers: Vec<IpAddr>,
-    /// The domain that is the network's own.
+    /// Domain of the network.
     pub domain: Option<String>,
     /// The address of its captive portal API (option 114, RFC 8910 section 2.1).
     pub portal_api: Option<String>,
 }
 
-/// What a client says.
+/// Event of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Leased(Lease),
-    /// There is no lease, or no more.
+    /// No lease was obtained, or the lease has ended.
     Lost,
 }
 
-/// A client that is installed.
+/// An installed client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Program {
     Udhcpc(PathBuf),
-    /// BusyBox with that client in it.
+    /// BusyBox that contains the client.
     BusyBox(PathBuf),
     Dhcpcd(PathBuf),
 }
 
 impl Program {
-    /// The first that is there. The simplest comes first: it is one process, which keeps nothing on
-    /// disk.
+    /// Returns the first client found. The simplest is tried first: it is a single process that
+    /// stores nothing on disk.
     pub(super) fn installed() -> Option<Self> {
         let udhcpc = || find("udhcpc").map(Self::Udhcpc);
         let busybox = || find("busybox").filter(|path| has_udhcpc(path)).map(Self::BusyBox);
@@ -69,7 +69,7 @@ impl Program {
         }
     }
 
-    /// The command that keeps a lease for the device, in the foreground, forever.
+    /// Returns the command that keeps a lease for the device, in the foreground, without an end.
     fn command(&self, device: &str, report: &[(&str, String); 2]) -> anyhow::Result<Vec<OsString>> {
         let (path, applet, options) = match self {
             Self::Udhcpc(path) => (path, None, UDHCPC.as_slice()),
@@ -80,7 +80,7 @@ impl Program {
             .chain(applet.map(OsString::from))
             .chain(options.iter().map(OsString::from))
             .collect();
-        // It tells the program nothing of its own environment.
+        // It does not pass its own environment to the program.
         if matches!(self, Self::Dhcpcd(_)) {
             let all = report.iter().map(|(name, value)| format!("{name}={value}"));
             words.extend(all.flat_map(|pair| ["--env".into(), pair.into()]));
@@ -93,7 +93,7 @@ impl Program {
 
     /// Starts the client for a device.
     ///
-    /// `run`: a number that its words will carry, to the pipe.
+    /// `run` is a number that its messages to the pipe contain.
     pub(super) fn start(
         &self,
         system: &mut System,
@@ -106,7 +106,7 @@ impl Program {
     }
 }
 
-/// This program's file, also after another version has taken its place.
+/// Returns this program's file, even after another version has replaced it.
 fn own_program() -> io::Result<PathBuf> {
     let path = std::env::current_exe()?;
     let text = path.to_string_lossy();
@@ -115,15 +115,15 @@ fn own_program() -> io::Result<PathBuf> {
         .map_or_else(|| path.clone(), PathBuf::from))
 }
 
-/// Tells the daemon what has happened, if a DHCP client has started this program for that; then
-/// nothing else is to be done.
+/// Reports an event to the daemon, if a DHCP client has started this program for it; the program
+/// then does nothing else.
 #[must_use]
 pub fn report() -> Option<ExitCode> {
     let (pipe, run) = (std::env::var_os(PIPE)?, std::env::var(RUN).ok()?);
     let event = std::env::args().nth(1);
     let line = line(&run, event, |name| std::env::var(name).ok());
-    // Nobody is waited for: a daemon that has ended hears nothing, and one that is full will hear
-    // the next renewal.
+    // Neither case blocks: a daemon that has ended receives nothing, and one with a full pipe will
+    // receive the next renewal.
     let opened = File::options()
         .read(true)
         .write(true)
@@ -133,7 +133,7 @@ pub fn report() -> Option<ExitCode> {
     Some(written.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
 }
 
-/// What is written for an event: clients of either sort say the same in different variables.
+/// Returns the line of an event: both kinds of clients have the same values in different variables.
 fn line(run: &str, event: Option<String>, variable: impl Fn(&str) -> Option<String>) -> String {
     let of = |name: &str| variable(name).unwrap_or_default();
     let mut fields = vec![run.to_owned(), event.unwrap_or_else(|| of("reason"))];
@@ -142,14 +142,14 @@ fn line(run: &str, event: Option<String>, variable: impl Fn(&str) -> Option<Stri
             .iter()
             .map(|(dhcpcd, udhcpc)| variable(dhcpcd).unwrap_or_else(|| of(udhcpc))),
     );
-    // What a network says does not look like the next field, or the next line.
+    // Values from the network must not look like the next field, or the next line.
     let clean = fields
         .iter()
         .map(|field| field.replace(|c: char| c.is_control(), " "));
     format!("{}\n", clean.collect::<Vec<_>>().join("\t"))
 }
 
-/// The client of somebody else that serves the device, by its name and number.
+/// Returns another program's client that serves the device, by its name and number.
 pub(super) fn other_client(device: &str) -> Option<String> {
     let all = command_lines();
     let (id, words) = all.iter().find(|(_, words)| serves(words, device))?;
@@ -169,14 +169,14 @@ fn serves(words: &[String], device: &str) -> bool {
     let names_it = |word: &String| {
         word == device
             || word.strip_prefix("-i") == Some(device)
-            // A dhcpcd for all devices calls itself so.
+            // The name of a dhcpcd process that serves all devices.
             || ["[manager]", "[master]"].contains(&word.as_str())
     };
     ["dhclient", "dhcpcd", "udhcpc"].contains(&program(words)) && words.iter().skip(1).any(names_it)
 }
 
-/// What a line from the pipe says, and the number of the client that says it; `None` for what is of
-/// no interest.
+/// Parses a line from the pipe and returns the event with the number of its client; `None` for an
+/// irrelevant line.
 pub(super) fn parse(line: &str) -> Option<(u64, Event)> {
     let fields: Vec<_> = line.split('\t').collect();
     let [run, event, address, mask, routers, servers, domain, lasts, api] = fields[..] else {
@@ -214,8 +214,8 @@ pub(super) fn parse(line: &str) -> Option<(u64, Event)> {
     Some((run, Event::Leased(lease)))
 }
 
-/// The text of an option: as it is, or in hexadecimal digits where the client does not know what
-/// the option means.
+/// Returns the text of an option, which is in hexadecimal digits if the client does not know the
+/// option.
 fn unwrapped(option: &str) -> Option<String> {
     let bytes = HEXLOWER_PERMISSIVE.decode(option.as_bytes());
     let text = bytes.map_or_else(|_| Ok(option.to_owned()), String::from_utf8);
@@ -226,7 +226,7 @@ fn is_usable(address: &Ipv4Addr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast())
 }
 
-/// The length of a mask; `None` for one with holes.
+/// Returns the prefix length of a mask; `None` for one that is not contiguous.
 fn prefix(mask: Ipv4Addr) -> Option<u8> {
     let bits = mask.to_bits();
     let length = bits.leading_ones();
@@ -243,8 +243,8 @@ fn has_udhcpc(busybox: &Path) -> bool {
     })
 }
 
-/// Of address, mask, routers, resolvers, domain, seconds and captive portal API: as dhcpcd calls
-/// them, and as udhcpc does.
+/// Names of address, mask, routers, resolvers, domain, seconds and captive portal API: of dhcpcd,
+/// and of udhcpc.
 const VARIABLES: [(&str, &str); 7] = [
     ("new_ip_address", "ip"),
     ("new_subnet_mask", "subnet"),
@@ -257,8 +257,8 @@ const VARIABLES: [(&str, &str); 7] = [
 /// Four questions two seconds apart, then a pause of five, and so on; with the option of captive
 /// portals, for which it has no name.
 const UDHCPC: [&str; 9] = ["-f", "-t", "4", "-T", "2", "-A", "5", "-O", "114"];
-/// It changes nothing itself, waits without end, and neither pauses before it begins nor asks for
-/// five seconds whether somebody has the address. The option of captive portals is not asked for:
+/// Arguments of dhcpcd: it changes nothing itself, waits without end, and neither pauses before it
+/// begins nor probes the address for five seconds. The option of captive portals is not requested:
 /// version 9 does not know it, and would end.
 const DHCPCD: [&str; 14] = [
     "--nobackground",
@@ -276,7 +276,7 @@ const DHCPCD: [&str; 14] = [
     "dhcp_server_identifier",
     "--quiet",
 ];
-/// Where the program that a client runs finds the pipe, and which client it is.
+/// Environment variables of the program that a client runs: the pipe, and the client's number.
 const PIPE: &str = "HAWSER_DHCP_PIPE";
 const RUN: &str = "HAWSER_DHCP_RUN";
 
@@ -326,7 +326,7 @@ pub(super) mod tests {
         assert_eq!(tell(None, dhcpcd), Some((4, Event::Leased(lease(7)))));
         assert_eq!(tell(Some("deconfig"), Vec::new()), Some((4, Event::Lost)));
         assert_eq!(tell(None, vec![("reason", "PREINIT")]), None);
-        // A network cannot speak for another.
+        // A network cannot forge an event of another one.
         let forged = vec![("domain", "x\t120\n9\tdeconfig\t\t\t\t\t\t\t")];
         assert_eq!(tell(Some("deconfig"), forged), Some((4, Event::Lost)));
     }

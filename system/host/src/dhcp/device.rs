@@ -1,13 +1,13 @@
-//! What is to be done about the IPv4 address of one device.
+//! State machine of the IPv4 address of one device.
 //!
-//! A device that gets its carrier is left to itself for a while: whatever the machine runs may give
-//! it an address. When nobody has, somebody is found ([`Wish::Look`]): a service that manages the
-//! device, which is asked, or a client of our own. A client runs as long as there is carrier. An
-//! address outlives its client for a while, so that what uses it goes on when the carrier is soon
-//! back; it fails by being withdrawn.
+//! When a device gets its carrier, other programs of the machine first have time to give it an
+//! address. If none does, a source is searched for ([`Wish::Look`]): a service that manages the
+//! device, which is asked to configure it, or else a client of our own. A client runs as long as
+//! there is a carrier. An address stays for a while after its client has ended, so that connections
+//! continue if the carrier returns soon; after that it is withdrawn.
 //!
 //! ```text
-//!              carrier           nobody gave one           a client
+//!              carrier           no address              a client
 //!   NoCarrier --------> Waiting ----------------> (look) -----------> Running -- ends --+
 //!       ^                 ^  |  an address           |                   |              |
 //!       |                 |  +---------> Served      +-> Left, Failed    | no carrier   |
@@ -18,48 +18,48 @@ use hawser_units::{Duration, Instant};
 
 use super::client::{Event, Lease};
 
-/// One device for which Hawser sees to an address.
+/// Device whose address Hawser manages.
 #[derive(Debug)]
 pub(super) struct Device {
     state: State,
-    /// What is on the device by our client's word.
+    /// Lease of our client that is applied to the device.
     lease: Option<Lease>,
-    /// When it goes unless it is confirmed.
+    /// Time at which the lease is withdrawn unless it is confirmed.
     withdraw_at: Option<Instant>,
-    /// How long somebody else has to give it an address.
+    /// Time in which other programs may configure an address on the device.
     patience: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing can be done.
+    /// Waits for a carrier.
     NoCarrier,
-    /// It has an address that is none of ours.
+    /// Another program has configured an address on the device.
     Served,
-    /// Somebody may give it one by then.
+    /// Waits for another program until this time.
     Waiting { look_at: Instant },
-    /// Somebody else sees to it; looked at again then.
+    /// Managed by another program; checked again at this time.
     Left { to: String, look_at: Instant },
-    /// Nobody can; tried again then.
+    /// No address could be obtained; tried again at this time.
     Failed { why: String, look_at: Instant },
-    /// Our client runs.
+    /// Our client is running.
     Running { has_bound: bool },
 }
 
-/// What is to be done now.
+/// Action to execute now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// Find out who sees to the device, or start a client.
+    /// Find out which program manages the device, or start a client.
     Look,
     /// End the client.
     Stop,
-    /// Put this on the device.
+    /// Apply this lease to the device.
     Apply(Lease),
-    /// Take it off.
+    /// Remove the lease from the device.
     Withdraw,
 }
 
-/// What a look has led to.
+/// Result of a search.
 #[derive(Debug)]
 pub(super) enum Found {
     Other(String),
@@ -68,7 +68,8 @@ pub(super) enum Found {
 }
 
 impl Device {
-    /// `is_ours`: Hawser has made the device, so nobody else sees to it.
+    /// Creates a machine. `is_ours` means that Hawser has created the device, so no other program
+    /// manages it.
     pub(super) fn new(is_ours: bool) -> Self {
         Self {
             state: State::NoCarrier,
@@ -86,7 +87,8 @@ impl Device {
         self.lease.as_ref()
     }
 
-    /// The link is like this; `has_other`: it has an address that is not the leased one.
+    /// Processes the state of the link. `has_other` means that it has an address other than the
+    /// leased one.
     pub(super) fn handle_link(&mut self, has_carrier: bool, has_other: bool, now: Instant) -> Option<Wish> {
         let is_running = matches!(self.state, State::Running { .. });
         if !has_carrier {
@@ -99,7 +101,7 @@ impl Device {
         match self.state {
             State::NoCarrier => {
                 self.doubt(now);
-                // Whoever has served it before does so at once.
+                // A program that served the device before does so again at once.
                 let patience = self.lease.as_ref().map_or(self.patience, |_| Duration::ZERO);
                 self.state = State::Waiting {
                     look_at: now + patience,
@@ -122,7 +124,7 @@ impl Device {
         None
     }
 
-    /// The client says so.
+    /// Processes an event of the client.
     pub(super) fn handle_event(&mut self, event: Event) -> Option<Wish> {
         let State::Running { has_bound } = &mut self.state else {
             return None;
@@ -134,16 +136,16 @@ impl Device {
                 self.lease = Some(lease.clone());
                 Some(Wish::Apply(lease))
             }
-            // As a client begins, it says that there is nothing.
+            // A client reports at its start that there is no lease.
             Event::Lost => std::mem::take(has_bound).then(|| self.withdraw()),
         }
     }
 
-    /// The client has ended by itself, and says `why`.
+    /// Processes that the client has ended by itself, for the reason `why`.
     pub(super) fn handle_ended(&mut self, why: String, now: Instant) {
         if let State::Running { has_bound } = self.state {
             self.doubt(now);
-            let pause = if has_bound { START_AGAIN } else { LOOK_AGAIN };
+            let pause = if has_bound { START_AGAIN } else { RETRY_INTERVAL };
             self.state = State::Failed {
                 why,
                 look_at: now + pause,
@@ -151,9 +153,9 @@ impl Device {
         }
     }
 
-    /// The answer to [`Wish::Look`].
+    /// Processes the answer to [`Wish::Look`].
     pub(super) fn handle_found(&mut self, found: Found, now: Instant) {
-        let look_at = now + LOOK_AGAIN;
+        let look_at = now + RETRY_INTERVAL;
         self.state = match found {
             Found::Other(to) => State::Left { to, look_at },
             Found::Started => State::Running { has_bound: false },
@@ -161,7 +163,7 @@ impl Device {
         };
     }
 
-    /// What is due.
+    /// Returns the due action.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Option<Wish> {
         if self.withdraw_at.is_some_and(|at| at <= now) {
             return Some(self.withdraw());
@@ -174,7 +176,7 @@ impl Device {
         (*look_at <= now).then_some(Wish::Look)
     }
 
-    /// The address may be another network's by now.
+    /// Sets a time for the lease's withdrawal, because the device may be on another network now.
     fn doubt(&mut self, now: Instant) {
         self.withdraw_at = self.lease.as_ref().map(|_| now + KEEP);
     }
@@ -185,14 +187,22 @@ impl Device {
     }
 }
 
-/// Longer than the machine's own client takes on most networks.
+/// Time after which Hawser's client starts: longer than the machine's own client takes on most
+/// networks. Source: our choice; an exchange takes up to some 4 s with one retransmission (RFC 2131
+/// section 4.1). With a shorter one two clients ask at once, a longer one delays machines without
+/// any.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an address stays without carrier, and then without being confirmed: longer than a radio
-/// takes to change its access point, and an exchange of DHCP with a packet lost.
+/// Lifetime of an address without carrier, and then without confirmation: longer than a radio takes
+/// to change its access point, and an exchange of DHCP with a lost packet. Source: our choice; a
+/// longer one uses an address of a network that the machine has left, a shorter one ends
+/// connections at each change of access points.
 const KEEP: Duration = Duration::from_secs(10);
-/// A service may have got another task, or a client that works may have been installed.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// After a client that has worked.
+/// Interval of checks for another client: a service may have been reconfigured, or a client that
+/// works may have been installed. Source: our choice; a shorter one asks services in vain, a longer
+/// one leaves a network unused for longer after a repair.
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// Pause after the end of a client that has worked. Source: our choice; a client that ends at each
+/// start would otherwise take the processor.
 const START_AGAIN: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -205,7 +215,7 @@ mod tests {
         Instant::from_nanos(0) + Duration::from_secs(seconds)
     }
 
-    /// A device whose client has brought an address by second 6.
+    /// A device whose client has got an address by second 6.
     fn leased() -> Device {
         let mut device = Device::new(false);
         assert_eq!(device.handle_link(true, false, at(0)), None);
@@ -227,7 +237,7 @@ mod tests {
         device.handle_link(true, true, at(4));
         assert_eq!(device.handle_timeout(at(100)), None);
         assert_eq!(*device.state(), State::Served);
-        // They have taken it back.
+        // The other program has removed its address.
         device.handle_link(true, false, at(100));
         assert_eq!(device.handle_timeout(at(104)), None);
         assert_eq!(device.handle_timeout(at(105)), Some(Wish::Look));
@@ -279,9 +289,9 @@ mod tests {
         device.handle_ended("why".to_owned(), at(20));
         assert_eq!(device.handle_timeout(at(24)), None);
         assert_eq!(device.handle_timeout(at(25)), Some(Wish::Look));
-        // Late words of one that has ended.
+        // A late event of a client that has ended.
         assert_eq!(device.handle_event(Event::Leased(lease(9))), None);
-        // One that cannot work is not started over and over.
+        // A client that cannot work is not restarted continuously.
         device.handle_found(Found::Started, at(25));
         device.handle_ended("why".to_owned(), at(26));
         assert_eq!(device.handle_timeout(at(34)), None);
@@ -297,7 +307,7 @@ mod tests {
         Lost,
         Ended,
         Wait(u64),
-        /// What looks lead to from now on.
+        /// Result of scans from now on.
         Finds(u8),
     }
 
@@ -313,8 +323,8 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a model of the device: one client at most, only with carrier; what is on the
-        /// device is what the machine says.
+        /// Compares with a model of the device: at most one client runs, only with a carrier, and
+        /// the device has the address that the machine reports.
         #[test]
         fn one_client_and_one_address(ops in proptest::collection::vec(op(), 1..60)) {
             let (mut device, mut now, mut finds) = (Device::new(false), 0, 0);

@@ -1,11 +1,11 @@
 //! Addresses by DHCP for networks whose configuration says `dhcp = "auto"`.
 //!
-//! One task follows the devices. For each there is a machine ([`device`]) that says when somebody
-//! has to be found who gives it an address: the service that manages it already ([`services`]), a
-//! client that somebody else has started, which are both left alone, or else a client of our own
-//! ([`client`]). A client only negotiates; address and route are set here, by way of the journal,
-//! so that they go whenever this ends. Everything else finds the network as it finds all others: by
-//! its address and default route.
+//! One task monitors the devices. A state machine for each device ([`device`]) decides when a
+//! source of its address has to be found: the service that already manages it ([`services`]), or a
+//! client started by another program, both of which are left alone, or else a client of our own
+//! ([`client`]). A client only negotiates; address and route are set here through the journal, so
+//! that they are removed whenever this process ends. Other parts of the daemon recognize the
+//! network like all others, by its address and default route.
 
 mod client;
 mod device;
@@ -20,7 +20,7 @@ use std::time::Instant as Clock;
 use anyhow::{Context, anyhow};
 use hawser_config::atomic_file;
 use hawser_config::{ClientConfig, DhcpMode};
-use hawser_linux::advertised::Advertised;
+use hawser_linux::advertised::{Advertised, RouterOption};
 use hawser_linux::netlink::{self, Watch};
 use hawser_linux::process::make_pipe;
 use hawser_linux::system::System;
@@ -36,13 +36,13 @@ use crate::dns::{NameServers, Servers, below};
 use crate::portal;
 use crate::program::Started;
 use crate::system_bus::SystemBus;
-use crate::watched::tell_if_new;
+use crate::watched::send_if_changed;
 
 pub use client::report;
 use client::{Event, Lease, Program};
 use device::{Device, Found, State, Wish};
 
-/// What runs beside a daemon's event loop.
+/// Task that runs concurrently with a daemon's event loop.
 pub struct Dhcp {
     wanted: watch::Sender<BTreeSet<String>>,
     stations: watch::Sender<BTreeSet<String>>,
@@ -52,8 +52,8 @@ pub struct Dhcp {
 }
 
 impl Dhcp {
-    /// Starts; what an earlier run has left is undone first. `directory`: for the pipe, made when
-    /// it is needed.
+    /// Starts the task, which first undoes changes left by an earlier run. `directory` is for the
+    /// pipe and is created when it is needed.
     pub fn start(system: System, directory: PathBuf, config: &ClientConfig) -> Self {
         let (wanted, wants) = watch::channel(wanted(config));
         let (stations, joined) = watch::channel(BTreeSet::new());
@@ -64,7 +64,7 @@ impl Dhcp {
             system,
             directory,
             tell,
-            advertised: Advertised::listen().ok(),
+            advertised: Advertised::listen(RouterOption::CaptivePortal).ok(),
             apis,
             started: Clock::now(),
             bus: SystemBus::default(),
@@ -87,26 +87,26 @@ impl Dhcp {
         self.wanted.send_replace(wanted(config));
     }
 
-    /// Where interfaces are named that want an address, whatever the configuration says.
+    /// Returns the sender of the interfaces that need an address regardless of the configuration.
     pub fn stations(&self) -> watch::Sender<BTreeSet<String>> {
         self.stations.clone()
     }
 
-    /// What others may know of it.
+    /// Returns the published state.
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// Ends the clients. What they have brought goes with all that is undone.
+    /// Ends the clients. Their addresses and routes are removed with everything that is undone.
     pub async fn end(self) {
         let _ = self.end.send(());
         if timeout(ENDING, self.task).await.is_err() {
-            tracing::warn!("a DHCP client does not end");
+            tracing::warn!("a DHCP client has not ended");
         }
     }
 }
 
-/// The devices for which the configuration wants it.
+/// Returns the devices for which the configuration requests DHCP.
 fn wanted(config: &ClientConfig) -> BTreeSet<String> {
     let networks = config.networks.iter();
     let wanted = networks.filter(|(name, set)| set.dhcp == DhcpMode::Auto && config.uses(name));
@@ -115,24 +115,24 @@ fn wanted(config: &ClientConfig) -> BTreeSet<String> {
     names
 }
 
-/// What others may know of it.
+/// Published state.
 #[derive(Clone, Debug)]
 pub struct View {
-    shown: watch::Receiver<BTreeMap<String, Shown>>,
-    /// The addresses of captive portal APIs that routers advertise to the kernel, by interface.
+    shown: watch::Receiver<BTreeMap<String, LeaseState>>,
+    /// Addresses of captive portal APIs in router advertisements, by interface.
     routers: watch::Receiver<BTreeMap<u32, String>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Shown {
+struct LeaseState {
     state: &'static str,
-    /// Who sees to the device, or why nobody does.
+    /// Owner of the device's address, or the reason why there is none.
     by: String,
     lease: Option<Lease>,
     until: Option<Clock>,
 }
 
-impl Shown {
+impl LeaseState {
     fn plain(state: &'static str, by: String) -> Self {
         Self {
             state,
@@ -144,7 +144,8 @@ impl Shown {
 }
 
 impl View {
-    /// For `status`: each network with `dhcp = "auto"` that has no address by other means.
+    /// Returns the entry of `status`: each network with `dhcp = "auto"` that has no address from
+    /// another source.
     pub fn status(&self) -> Value {
         let all = self.shown.borrow();
         let shown = all.iter().map(|(name, shown)| {
@@ -163,7 +164,7 @@ impl View {
         shown.collect()
     }
 
-    /// What a user should know.
+    /// Returns notices for the user.
     pub fn notices(&self) -> Vec<String> {
         let all = self.shown.borrow();
         let failed = all.iter().filter(|(_, shown)| shown.state == "failed");
@@ -172,13 +173,14 @@ impl View {
             .collect()
     }
 
-    /// The address of a network's captive portal API (RFC 8910), by its lease or its router.
+    /// Returns the address of a network's captive portal API (RFC 8910), from its lease or its
+    /// router.
     fn portal_api(&self, name: &str, index: u32) -> Option<String> {
         let leased = self.servers(name).and_then(|servers| servers.portal_api);
         leased.or_else(|| self.routers.borrow().get(&index).cloned())
     }
 
-    /// What a network's lease says of its resolvers, its own domain and its captive portal API.
+    /// Returns the resolvers, domain and captive portal API of a network's lease.
     fn servers(&self, name: &str) -> Option<Servers> {
         let all = self.shown.borrow();
         let lease = all.get(name)?.lease.as_ref()?;
@@ -190,9 +192,9 @@ impl View {
     }
 }
 
-/// What is known of a network: its resolvers are those that are `set`, else those of the lease that
-/// Hawser has from it, else those that services know. What a lease, a router or services say of its
-/// captive portal API comes in that order.
+/// Returns the properties of a network. Its resolvers are those that are `set`, else those of
+/// Hawser's lease, else those reported by services. The captive portal API comes from a lease, a
+/// router or services, in that order.
 pub fn known(
     set: Vec<IpAddr>,
     leases: Option<&View>,
@@ -214,25 +216,25 @@ pub fn known(
 struct Keeper {
     system: System,
     directory: PathBuf,
-    tell: watch::Sender<BTreeMap<String, Shown>>,
+    tell: watch::Sender<BTreeMap<String, LeaseState>>,
     advertised: Option<Advertised>,
     apis: watch::Sender<BTreeMap<u32, String>>,
     started: Clock,
     bus: SystemBus,
     pipe: Option<Lines<BufReader<Receiver>>>,
     served: BTreeMap<String, Served>,
-    /// Interfaces that Hawser has made.
+    /// Interfaces that Hawser has created.
     stations: BTreeSet<String>,
-    /// How many clients have been started.
+    /// Number of clients started so far.
     runs: u64,
 }
 
-/// A device that is seen to.
+/// A device whose address Hawser manages.
 struct Served {
     index: u32,
     machine: Device,
     client: Option<Running>,
-    /// When the lease is over.
+    /// End of the lease.
     until: Option<Clock>,
 }
 
@@ -269,7 +271,7 @@ impl Keeper {
                         devices = seen;
                     }
                     Err(error) => {
-                        tracing::warn!(error = format!("{:#}", anyhow!(error)), "no DHCP any more");
+                        tracing::warn!(error = format!("{:#}", anyhow!(error)), "DHCP has ended");
                         break;
                     }
                 },
@@ -296,7 +298,7 @@ impl Keeper {
         Instant::ZERO + self.started.elapsed()
     }
 
-    /// Brings the machines up to what the kernel shows.
+    /// Updates the machines with the kernel's state.
     async fn follow(&mut self, devices: &[netlink::Device], wanted: &BTreeSet<String>) {
         let find = |name: &str| devices.iter().find(|device| device.name == name);
         let is_kept =
@@ -325,7 +327,7 @@ impl Keeper {
         }
     }
 
-    /// Does what is due.
+    /// Executes due actions.
     async fn work(&mut self) {
         for name in self.served.keys().cloned().collect::<Vec<_>>() {
             self.reap(&name);
@@ -346,7 +348,7 @@ impl Keeper {
         }
     }
 
-    /// What was heard on a link goes with its carrier.
+    /// Router advertisements are forgotten when the link loses its carrier.
     fn forget_routers(&self, before: &[netlink::Device], after: &[netlink::Device]) {
         let has_carrier = |devices: &[netlink::Device], index: u32| {
             let mut devices = devices.iter();
@@ -385,7 +387,7 @@ impl Keeper {
         let result = match wish {
             None => Ok(()),
             Some(Wish::Look) => {
-                self.look(name).await;
+                self.find_source(name).await;
                 Ok(())
             }
             Some(Wish::Stop) => {
@@ -400,7 +402,7 @@ impl Keeper {
                     if let Some(served) = self.served.get_mut(name) {
                         served
                             .machine
-                            .handle_ended("its address is refused".to_owned(), now);
+                            .handle_ended("its address is rejected".to_owned(), now);
                     }
                 }
                 result
@@ -412,8 +414,8 @@ impl Keeper {
         }
     }
 
-    /// Finds somebody who gives the device its address.
-    async fn look(&mut self, name: &str) {
+    /// Searches a source for the device's address.
+    async fn find_source(&mut self, name: &str) {
         let Some(index) = self.served.get(name).map(|served| served.index) else {
             return;
         };
@@ -429,10 +431,10 @@ impl Keeper {
         }
     }
 
-    /// Who else sees to the device.
+    /// Returns another owner of the device's address.
     async fn find_other(&mut self, name: &str, index: u32) -> Option<String> {
         let ask = |bus| async move { services::ask_manager(&bus, name, index).await };
-        // Most often there is no bus at all.
+        // On most machines without an answer there is no bus.
         let manager = self.bus.ask(ask).await.unwrap_or_default();
         manager.or_else(|| client::other_client(name))
     }
@@ -451,7 +453,7 @@ impl Keeper {
         tracing::info!(
             network = name,
             client = program.name(),
-            "asks for an address by DHCP"
+            "requesting an address by DHCP"
         );
         if let Some(served) = self.served.get_mut(name) {
             served.client = Some(Running {
@@ -472,7 +474,7 @@ impl Keeper {
         }
     }
 
-    /// Notices a client that has ended by itself.
+    /// Detects a client that has ended by itself.
     fn reap(&mut self, name: &str) {
         let now = self.now();
         let Some(served) = self.served.get_mut(name) else {
@@ -495,9 +497,9 @@ impl Keeper {
         let served = self
             .served
             .iter()
-            .filter_map(|(name, served)| Some((name, served.shown()?)));
+            .filter_map(|(name, served)| Some((name, served.lease_state()?)));
         let all = absent
-            .map(|name| (name, Shown::plain("no such device", String::new())))
+            .map(|name| (name, LeaseState::plain("no such device", String::new())))
             .chain(served);
         let mut shown = BTreeMap::new();
         shown.extend(all.map(|(name, shown)| (name.clone(), shown)));
@@ -511,12 +513,12 @@ impl Keeper {
                 tracing::warn!(network = name, "{}", shown.by);
             }
         }
-        tell_if_new(&self.tell, shown);
+        send_if_changed(&self.tell, shown);
     }
 }
 
 impl Served {
-    fn shown(&self) -> Option<Shown> {
+    fn lease_state(&self) -> Option<LeaseState> {
         let lease = self.machine.lease().cloned();
         let client = self.client.as_ref().map_or("", |client| client.name);
         let (state, by) = match self.machine.state() {
@@ -528,24 +530,24 @@ impl Served {
             State::Running { has_bound: true } => ("leased", client.to_owned()),
             State::Running { has_bound: false } => ("waiting", client.to_owned()),
         };
-        Some(Shown {
+        Some(LeaseState {
             until: self.until.filter(|_| lease.is_some()),
             lease,
-            ..Shown::plain(state, by)
+            ..LeaseState::plain(state, by)
         })
     }
 }
 
-/// The next line that a client says; never, where there is no client.
+/// Returns the next line of a client; waits forever without a client.
 async fn hear(pipe: &mut Option<Lines<BufReader<Receiver>>>) -> String {
     if let Some(lines) = pipe {
         match lines.next_line().await {
             Ok(Some(line)) => return line,
-            // It is open for writing on this side, too, so it does not end; what is no text is
-            // nothing.
+            // It is also open for writing on this side, so it does not end; invalid text is
+            // ignored.
             Ok(None) => *pipe = None,
             Err(error) => {
-                tracing::debug!(%error, "a DHCP client says something strange");
+                tracing::debug!(%error, "unexpected report of a DHCP client");
                 return String::new();
             }
         }
@@ -553,13 +555,13 @@ async fn hear(pipe: &mut Option<Lines<BufReader<Receiver>>>) -> String {
     std::future::pending().await
 }
 
-/// What routers advertise next; never, where nobody can be listened to.
+/// Waits for the next router advertisements; forever if they cannot be received.
 async fn hear_routers(advertised: &mut Option<Advertised>) -> Vec<(u32, Vec<u8>)> {
     if let Some(listening) = advertised {
         match listening.next().await {
             Ok(heard) => return heard,
             Err(error) => {
-                tracing::debug!(%error, "routers are not listened to any more");
+                tracing::debug!(%error, "router advertisements are no longer monitored");
                 *advertised = None;
             }
         }
@@ -578,8 +580,10 @@ fn open_pipe(directory: &Path) -> anyhow::Result<Lines<BufReader<Receiver>>> {
     Ok(BufReader::new(pipe).lines())
 }
 
-/// The named pipe's name.
+/// Name of the named pipe.
 const PIPE: &str = "said";
-const NO_CLIENT: &str = "no address, nobody who gives one, and no DHCP client: install udhcpc or dhcpcd (Debian: udhcpc or dhcpcd-base)";
-/// More than a client gets that does not listen.
+const NO_CLIENT: &str = "no address, no service that configures one, and no DHCP client: install udhcpc or dhcpcd (Debian: udhcpc or dhcpcd-base)";
+/// Maximum time for the end of a client, longer than that of a client that does not react. Source:
+/// our choice; a longer one delays the end of the daemon, a shorter one leaves a client and its
+/// address behind.
 const ENDING: std::time::Duration = std::time::Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Services that may manage a device already, asked over the system's message bus: NetworkManager
+//! Asks services that may already manage a device, over the system's message bus: NetworkManager
 //! and systemd-networkd.
 
 use zbus::zvariant::{ObjectPath, OwnedObjectPath};
@@ -6,8 +6,8 @@ use zbus::{Connection, Proxy};
 
 use crate::system_bus::runs;
 
-/// The service that manages the device, if one does, by name. One that has nothing under way is
-/// asked to begin; then its answer is known, too.
+/// Returns the name of the service that manages the device, if any. A service that is not
+/// configuring the device is asked to begin, and its answer is returned.
 ///
 /// # Errors
 /// The bus does not answer.
@@ -28,11 +28,11 @@ pub(super) async fn ask_manager(bus: &Connection, device: &str, index: u32) -> z
 fn said(service: &str, asked: zbus::Result<()>) -> String {
     match asked {
         Ok(()) => service.to_owned(),
-        Err(error) => format!("{service}, which says: {error}"),
+        Err(error) => format!("{service}, which reports: {error}"),
     }
 }
 
-/// `None`: it does not manage the device.
+/// Asks NetworkManager to configure the device. Returns `None` if it does not manage the device.
 async fn network_manager(bus: &Connection, device: &str) -> zbus::Result<Option<zbus::Result<()>>> {
     let manager = Proxy::new(bus, MANAGER, "/org/freedesktop/NetworkManager", MANAGER).await?;
     let found: zbus::Result<OwnedObjectPath> = manager.call("GetDeviceByIpIface", &(device,)).await;
@@ -60,7 +60,7 @@ async fn network_manager(bus: &Connection, device: &str) -> zbus::Result<Option<
     Ok(Some(asked.map(drop)))
 }
 
-/// `None`: it does not manage the device.
+/// Asks systemd-networkd to configure the device. Returns `None` if it does not manage the device.
 async fn networkd(bus: &Connection, device: &str, index: u32) -> zbus::Result<Option<zbus::Result<()>>> {
     let manager = Proxy::new(
         bus,
@@ -80,9 +80,9 @@ async fn networkd(bus: &Connection, device: &str, index: u32) -> zbus::Result<Op
     let question = match state.as_str() {
         "unmanaged" => return Ok(None),
         "failed" => "ReconfigureLink",
-        // Changes nothing where it runs no DHCP.
+        // Has no effect if DHCP is not enabled.
         "configuring" | "configured" => "RenewLink",
-        // It does not know yet.
+        // Its state is not yet known.
         _ => return Ok(Some(Ok(()))),
     };
     let asked: zbus::Result<()> = manager.call(question, &(number,)).await;
@@ -91,7 +91,8 @@ async fn networkd(bus: &Connection, device: &str, index: u32) -> zbus::Result<Op
 
 const MANAGER: &str = "org.freedesktop.NetworkManager";
 const NETWORKD: &str = "org.freedesktop.network1";
-/// NMDeviceState.
+/// States of a device without a connection, and after a failed one. Source: `NMDeviceState` of the
+/// D-Bus API of NetworkManager.
 const DISCONNECTED: u32 = 30;
 const FAILED: u32 = 120;
 
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
     use crate::private_bus::PrivateBus;
 
-    /// What the imitated services were asked.
+    /// Requests that the imitated services received.
     type Asked = Arc<Mutex<Vec<String>>>;
 
     struct Manager(Asked);

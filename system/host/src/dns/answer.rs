@@ -1,5 +1,5 @@
-//! What a resolver of some network answers: somebody's bytes, of which only a whole message that
-//! answers the question is taken.
+//! Validates answers of a network's resolver, which are untrusted bytes: only a complete message
+//! that answers the question is accepted.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,26 +7,26 @@ use std::net::IpAddr;
 use hickory_proto::op::{Message, MessageType, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData};
 
-/// A question that was sent.
+/// Question that was sent.
 #[derive(Debug)]
 pub struct Question {
     id: u16,
     query: Query,
 }
 
-/// An answer that was taken.
+/// Accepted answer.
 #[derive(Debug)]
 pub struct Answer {
-    /// The whole message.
+    /// Complete message.
     pub bytes: Vec<u8>,
-    /// Whether there is such a name.
+    /// Response code of the name.
     pub code: ResponseCode,
-    /// What the name leads to, over all its other names, each for so many seconds.
+    /// Addresses of the name, over all its aliases, each with its lifetime in seconds.
     pub addresses: Vec<(IpAddr, u32)>,
 }
 
 impl Question {
-    /// The first question of a message; `None` where it has none.
+    /// Returns the first question of a message; `None` if it has none.
     #[must_use]
     pub fn parse(message: &[u8]) -> Option<Self> {
         let message = Message::from_vec(message).ok()?;
@@ -35,7 +35,7 @@ impl Question {
         Some(Self { id, query })
     }
 
-    /// The message, if it answers this.
+    /// Returns the answer, if the message answers this question.
     #[must_use]
     pub fn read(&self, bytes: &[u8]) -> Option<Answer> {
         let message = Message::from_vec(bytes).ok()?;
@@ -55,10 +55,10 @@ impl Question {
     }
 }
 
-/// The addresses to which the name leads; what else an answer holds, nobody asked for.
+/// Returns the addresses of the name; other records of an answer are ignored.
 fn addresses(message: &Message, name: &Name) -> Vec<(IpAddr, u32)> {
     let mut names = BTreeSet::from([name.to_lowercase()]);
-    for _ in 0..MOST_ALIASES {
+    for _ in 0..MAX_ALIASES {
         let targets = message.answers.iter().filter_map(|record| {
             let RData::CNAME(target) = &record.data else {
                 return None;
@@ -89,8 +89,10 @@ fn addresses(message: &Message, name: &Name) -> Vec<(IpAddr, u32)> {
         .collect()
 }
 
-/// More than anybody has, and an end to what leads in a circle.
-const MOST_ALIASES: usize = 16;
+/// Maximum number of aliases in a chain, more than any name has; it also ends loops. Source: our
+/// choice; common chains of content networks have three to five, and each more costs a search of
+/// the answer.
+const MAX_ALIASES: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -108,7 +110,7 @@ mod tests {
         Query::query(name("www.example.org."), RecordType::A)
     }
 
-    /// As the one that was sent.
+    /// The question that was sent.
     fn asked() -> Question {
         Question {
             id: 7,
@@ -121,7 +123,7 @@ mod tests {
         message.add_query(question());
         let cname = RData::CNAME(CNAME(name("cdn.example.net.")));
         let a = |last| RData::A(A([198, 51, 100, last].into()));
-        // The alias may stand behind what it leads to.
+        // The alias may come after the record to which it refers.
         message.add_answer(Record::from_rdata(name("cdn.example.net."), 30, a(7)));
         message.add_answer(Record::from_rdata(name("WWW.example.org."), 60, cname));
         message.add_answer(Record::from_rdata(name("bank.example."), 60, a(8)));
@@ -175,8 +177,8 @@ mod tests {
             let _ = asked().read(&bytes[..at % length]);
         }
 
-        // Whatever leads where, in whatever order: addresses count if, and only if, the name that
-        // was asked for leads there.
+        // For all chains of aliases in any order, exactly the addresses that the queried name
+        // resolves to are accepted.
         #[test]
         fn addresses_are_those_to_which_the_name_leads(
             records in prop::collection::vec((0_usize..6, prop::option::of(0_usize..6), any::<u8>()), 0..20),

@@ -1,8 +1,5 @@
-//! Questions to the resolvers of one network: over its device, past every routing rule; or to those
-//! of a hub, through the tunnel.
-//!
-//! What comes back is somebody's bytes: only a whole message that answers this question
-//! ([`dns_answer`](crate::dns::answer)) is taken, all others are waited past.
+//! Sends queries to the resolvers of one network over its device, bypassing all routing rules, or
+//! to those of a hub through the tunnel.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,34 +10,33 @@ use hawser_linux::udp::keep_outside;
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RecordType};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use crate::dns::answer::{Answer, Question};
+use super::answer::Answer;
+use super::exchange;
 
-/// A network's resolvers, or a hub's, and how to reach them.
+/// Access to one network, or to a hub's tunnel: its device and its resolvers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct NetworkAccess {
     /// The network's number in marks, or the tunnel's.
     pub number: u8,
-    /// The interface that leads there.
+    /// Interface towards the resolvers.
     pub device: String,
-    /// The interface's index, for link-local addresses; 0 where there is none.
+    /// Index of the interface, for link-local addresses; 0 if there is none.
     pub index: u32,
     /// The resolvers, in the order in which they are asked.
     pub servers: Vec<IpAddr>,
 }
 
-impl Place {
-    /// Asks the servers in their order; `query` is a message with one question, whose id counts for
-    /// nothing.
+impl NetworkAccess {
+    /// Queries the servers in order; `query` is a message with one question, whose id is ignored.
     ///
     /// # Errors
     /// None of them answers.
     pub async fn ask(&self, query: &[u8], is_stream: bool) -> io::Result<Answer> {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for server in self.servers.iter().take(MOST_SERVERS) {
+        for server in self.servers.iter().take(MAX_SERVERS) {
             let server = self.port(*server, DNS);
             let exchanged = timeout(TIMEOUT, async {
                 if is_stream {
@@ -50,7 +46,7 @@ impl Place {
                 }
             });
             match exchanged.await {
-                // This one cannot or will not; another may.
+                // Another server may answer.
                 Ok(Ok(answer)) if [ResponseCode::ServFail, ResponseCode::Refused].contains(&answer.code) => {
                     last = io::Error::other(answer.code.to_string());
                 }
@@ -62,11 +58,20 @@ impl Place {
         Err(last)
     }
 
-    /// The addresses of a name.
+    /// Returns the addresses of a name.
     ///
     /// # Errors
     /// None of the servers answers.
     pub async fn addresses(&self, name: &str, ipv6: bool) -> io::Result<Vec<IpAddr>> {
+        let answer = self.resolve(name, ipv6).await?;
+        Ok(answer.addresses.into_iter().map(|(address, _)| address).collect())
+    }
+
+    /// Returns the answer to a question for the addresses of a name.
+    ///
+    /// # Errors
+    /// None of the servers answers.
+    pub async fn resolve(&self, name: &str, ipv6: bool) -> io::Result<Answer> {
         let mut query = Message::new(0, MessageType::Query, OpCode::Query);
         query.metadata.recursion_desired = true;
         let kind = if ipv6 { RecordType::AAAA } else { RecordType::A };
@@ -75,28 +80,27 @@ impl Place {
             kind,
         ));
         let query = query.to_vec().map_err(io::Error::other)?;
-        let answer = self.ask(&query, false).await?;
-        Ok(answer.addresses.into_iter().map(|(address, _)| address).collect())
+        self.ask(&query, false).await
     }
 
-    /// A connection over this network alone.
+    /// Opens a connection over this network alone.
     ///
     /// # Errors
-    /// The device is gone, or nobody answers.
+    /// The device was removed, or the destination does not answer.
     pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         self.stream_socket(to)?.connect(to).await
     }
 
-    /// A socket for such a connection.
+    /// Returns a socket for such a connection.
     ///
     /// # Errors
-    /// The device is gone, or the kernel has no socket to give.
+    /// The device was removed, or the kernel cannot create a socket.
     pub fn stream_socket(&self, to: SocketAddr) -> io::Result<TcpSocket> {
         let socket = self.socket(to, Type::STREAM, Protocol::TCP)?;
         Ok(TcpSocket::from_std_stream(socket.into()))
     }
 
-    /// An address of a server; one that only holds on a link is meant on this one.
+    /// Returns a server's socket address; a link-local address gets this interface's index.
     pub fn port(&self, address: IpAddr, port: u16) -> SocketAddr {
         let mut address = SocketAddr::new(address, port);
         if let SocketAddr::V6(v6) = &mut address
@@ -110,32 +114,17 @@ impl Place {
     async fn by_datagram(&self, server: SocketAddr, query: &[u8]) -> io::Result<Answer> {
         let socket = self.socket(server, Type::DGRAM, Protocol::UDP)?;
         socket.connect(&server.into())?;
-        let socket = UdpSocket::from_std(socket.into())?;
-        let (question, bytes) = with_fresh_id(query)?;
-        socket.send(&bytes).await?;
-        let mut buffer = vec![0; MOST_BYTES];
-        loop {
-            let length = socket.recv(&mut buffer).await?;
-            if let Some(answer) = question.read(&buffer[..length]) {
-                return Ok(answer);
-            }
-        }
+        exchange::by_datagram(&UdpSocket::from_std(socket.into())?, query).await
     }
 
     async fn by_stream(&self, server: SocketAddr, query: &[u8]) -> io::Result<Answer> {
-        let mut stream = self.connect(server).await?;
-        let (question, bytes) = with_fresh_id(query)?;
-        write_framed(&mut stream, &bytes).await?;
-        let bytes = read_framed(&mut stream).await?;
-        question
-            .read(&bytes)
-            .ok_or_else(|| io::ErrorKind::InvalidData.into())
+        exchange::by_stream(&mut self.connect(server).await?, query).await
     }
 
     fn socket(&self, to: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(to), kind, Some(protocol))?;
         if self.number == TUNNEL {
-            // As programs' own packets, whose address the routes name.
+            // Like packets of programs, whose source address the routes select.
             socket.set_mark(mark(0, TUNNEL))?;
         } else {
             keep_outside(&socket, Some(&self.device))?;
@@ -145,38 +134,10 @@ impl Place {
     }
 }
 
-/// A message with its length before it (RFC 1035 section 4.2.2).
-pub async fn read_framed(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let length = stream.read_u16().await?;
-    let mut bytes = vec![0; usize::from(length)];
-    stream.read_exact(&mut bytes).await?;
-    Ok(bytes)
-}
-
-/// Writes a message with its length before it (RFC 1035 section 4.2.2).
-///
-/// # Errors
-/// The connection fails, or the message is longer than 65,535 bytes.
-pub async fn write_framed(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
-    let length = u16::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidData)?;
-    let mut whole = length.to_be_bytes().to_vec();
-    whole.extend(bytes);
-    stream.write_all(&whole).await
-}
-
-/// With an id that nobody can guess.
-fn with_fresh_id(query: &[u8]) -> io::Result<(Question, Vec<u8>)> {
-    let id: [u8; 2] = hawser_config::identity::random();
-    let mut bytes = query.to_vec();
-    let place = bytes.first_chunk_mut().ok_or(io::ErrorKind::InvalidInput)?;
-    *place = id;
-    let question = Question::parse(&bytes).ok_or(io::ErrorKind::InvalidInput)?;
-    Ok((question, bytes))
-}
-
+/// Port of resolvers (RFC 1035 section 4.2.1).
 const DNS: u16 = 53;
-/// As the resolver of the C library waits for half of it and asks twice.
+/// Timeout of an answer, so that three resolvers are asked within the 5 s that the C library waits
+/// (`RES_TIMEOUT`, resolv.conf(5)). Source: 5 s over [`MAX_SERVERS`], rounded down to half seconds.
 const TIMEOUT: Duration = Duration::from_millis(1500);
-/// As that resolver has room for.
-const MOST_SERVERS: usize = 3;
-const MOST_BYTES: usize = 65_535;
+/// Maximum number of resolvers. Source: `MAXNS` of resolv.conf(5).
+const MAX_SERVERS: usize = 3;

@@ -1,10 +1,10 @@
-//! Where the resolvers of each network come from: systemd-resolved and NetworkManager over the
-//! system's message bus, and `/etc/resolv.conf` for networks of which neither says anything. The
-//! address of a network's captive portal API (RFC 8910) comes with them: from NetworkManager, and
-//! from systemd-networkd's files.
+//! Resolvers of each network: from systemd-resolved and NetworkManager over the system's message
+//! bus, and from `/etc/resolv.conf` for networks without an entry in either. The address of a
+//! network's captive portal API (RFC 8910) is read as well: from NetworkManager, and from
+//! systemd-networkd's files.
 //!
-//! Looked at every few seconds, as the bus is absent on many machines and may come later. What the
-//! configuration says of a network comes before all of it.
+//! Sources are polled every few seconds, because the bus is absent on many machines and may start
+//! later. The configuration of a network takes precedence over all of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use zbus::{Connection, Proxy};
 
 use crate::system_bus::{SystemBus, object};
 
-/// What is known of one network.
+/// Resolvers and properties of one network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Servers {
     /// The resolvers, in the order in which they are asked.
@@ -29,27 +29,28 @@ pub struct Servers {
     pub portal_api: Option<String>,
 }
 
-/// What is known of all.
+/// Resolvers of all networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NameServers {
     by_index: BTreeMap<u32, Servers>,
     by_name: BTreeMap<String, Servers>,
-    /// Of the machine as a whole.
+    /// Resolvers of the machine as a whole.
     others: Vec<IpAddr>,
 }
 
 impl NameServers {
-    /// What is known now, once.
-    pub async fn look() -> Self {
-        look(&mut SystemBus::default(), &[]).await
+    /// Reads the current state once.
+    pub async fn read() -> Self {
+        read_servers(&mut SystemBus::default(), &[]).await
     }
 
-    /// Those that the machine as a whole asks, as its files say.
+    /// Returns the resolvers of the machine as a whole, from its files.
     pub fn of_machine() -> Vec<IpAddr> {
         of_machine(&[])
     }
 
-    /// A machine that asks Hawser for all names does not say any more whom it asked before.
+    /// Adds the machine's resolvers of an earlier state, if they are unknown now: a machine that
+    /// sends all queries to Hawser no longer reports its former resolvers.
     pub fn or_those_of(mut self, before: &Self) -> Self {
         if self.others.is_empty() {
             self.others.clone_from(&before.others);
@@ -57,7 +58,7 @@ impl NameServers {
         self
     }
 
-    /// Those of a network, by what is nearest to it.
+    /// Returns the resolvers of a network from the most specific source.
     pub fn of(&self, name: &str, index: u32) -> Servers {
         let says = |servers: &&Servers| !servers.addresses.is_empty();
         let known = self
@@ -71,7 +72,7 @@ impl NameServers {
         })
     }
 
-    /// The address of a network's captive portal API (RFC 8910), as services say.
+    /// Returns the address of a network's captive portal API (RFC 8910) as reported by services.
     pub fn portal_api(&self, name: &str, index: u32) -> Option<String> {
         let known = [self.by_index.get(&index), self.by_name.get(name)];
         let mut all = known.into_iter().flatten();
@@ -79,42 +80,42 @@ impl NameServers {
     }
 }
 
-/// Tells what is known whenever it is something else; `own` are Hawser's addresses. Ends when
-/// nobody listens any more.
+/// Reports the state after each change; `own` are Hawser's addresses. Ends when the receiver is
+/// dropped.
 pub async fn watch<T: From<NameServers>>(own: Vec<IpAddr>, tell: mpsc::Sender<T>) {
     let (mut bus, mut last) = (SystemBus::default(), None);
     loop {
-        let known = look(&mut bus, &own).await;
+        let known = read_servers(&mut bus, &own).await;
         if last.as_ref() != Some(&known) {
             last = Some(known.clone());
             if tell.send(known.into()).await.is_err() {
                 return;
             }
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-async fn look(bus: &mut SystemBus, own: &[IpAddr]) -> NameServers {
+async fn read_servers(bus: &mut SystemBus, own: &[IpAddr]) -> NameServers {
     let mut known = NameServers {
         others: of_machine(own),
         ..NameServers::default()
     };
     let services = &mut known;
     let asked = bus.ask(|bus| async move {
-        // Either may be absent; a bus without both is as good as none.
+        // Either may be absent; a bus without both is treated like no bus.
         match resolved(&bus).await {
             Ok(found) => services.by_index = found,
-            Err(error) => tracing::trace!(%error, "systemd-resolved says nothing"),
+            Err(error) => tracing::trace!(%error, "no answer from systemd-resolved"),
         }
         match network_manager(&bus).await {
             Ok(found) => services.by_name = found,
-            Err(error) => tracing::trace!(%error, "NetworkManager says nothing"),
+            Err(error) => tracing::trace!(%error, "no answer from NetworkManager"),
         }
         Ok(())
     });
     if let Err(error) = asked.await {
-        tracing::trace!(%error, "nobody on a bus says anything of resolvers");
+        tracing::trace!(%error, "no service reports resolvers");
     }
     for (index, address) in networkd(Path::new(LINKS)) {
         known.by_index.entry(index).or_default().portal_api = Some(address);
@@ -125,7 +126,7 @@ async fn look(bus: &mut SystemBus, own: &[IpAddr]) -> NameServers {
     known
 }
 
-/// The links of systemd-resolved, by index.
+/// Returns the links of systemd-resolved, by index.
 async fn resolved(bus: &Connection) -> zbus::Result<BTreeMap<u32, Servers>> {
     let place = ("org.freedesktop.resolve1", "/org/freedesktop/resolve1");
     let proxy = Proxy::new(bus, place.0, place.1, "org.freedesktop.resolve1.Manager").await?;
@@ -145,7 +146,7 @@ async fn resolved(bus: &Connection) -> zbus::Result<BTreeMap<u32, Servers>> {
     Ok(found)
 }
 
-/// The devices of NetworkManager, by name.
+/// Returns the devices of NetworkManager, by name.
 async fn network_manager(bus: &Connection) -> zbus::Result<BTreeMap<String, Servers>> {
     let object = async |path: OwnedObjectPath, interface: &'static str| {
         Proxy::new(bus, "org.freedesktop.NetworkManager", path, interface).await
@@ -163,7 +164,7 @@ async fn network_manager(bus: &Connection) -> zbus::Result<BTreeMap<String, Serv
             ("Ip6Config", "org.freedesktop.NetworkManager.IP6Config"),
         ] {
             let path: OwnedObjectPath = device.get_property(family).await?;
-            // No configuration is an object, too: the root.
+            // A missing configuration is represented by the root object.
             if path.as_str() == "/" {
                 continue;
             }
@@ -180,12 +181,12 @@ async fn network_manager(bus: &Connection) -> zbus::Result<BTreeMap<String, Serv
     Ok(found)
 }
 
-/// The address of the captive portal API in a device's lease: NetworkManager has option 114 under
-/// its older name.
+/// Returns the address of the captive portal API in a device's lease: NetworkManager reports option
+/// 114 under its older name.
 async fn leased_api(bus: &Connection, device: &Proxy<'_>) -> Option<String> {
     let path: OwnedObjectPath = device.get_property("Dhcp4Config").await.ok()?;
     let interface = "org.freedesktop.NetworkManager.DHCP4Config";
-    // Without a lease it is the root, which has no such interface.
+    // Without a lease this is the root object, which lacks the interface.
     let lease = object(bus, ("org.freedesktop.NetworkManager", interface), path.as_str()).await;
     let options = lease
         .ok()?
@@ -195,8 +196,8 @@ async fn leased_api(bus: &Connection, device: &Proxy<'_>) -> Option<String> {
     address.ok()
 }
 
-/// What systemd-networkd has heard of captive portal APIs by DHCP and from routers, by the link's
-/// index. Its bus says the same, only with the leases around it (since version 254).
+/// Returns the captive portal APIs that systemd-networkd has received by DHCP and from routers, by
+/// the link's index. Its bus contains the same, only with the leases around it (since version 254).
 fn networkd(links: &Path) -> Vec<(u32, String)> {
     let found = std::fs::read_dir(links).into_iter().flatten().flatten();
     let api = |link: std::fs::DirEntry| {
@@ -226,8 +227,8 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     v4().or_else(|_| v6()).ok()
 }
 
-/// A domain stands for all names below it. One for all names, as a default route of names has it,
-/// is for none in particular.
+/// Returns the pattern of all names below a domain. The root domain, which marks a default
+/// resolver, has no pattern.
 pub fn below(domain: &str) -> Option<Pattern> {
     let domain = domain.trim_start_matches('~');
     (domain != "." && !domain.is_empty())
@@ -252,17 +253,20 @@ fn of_file(text: &str, own: &[IpAddr]) -> Vec<IpAddr> {
     text.lines().filter_map(server).collect()
 }
 
-/// Hawser itself, and what runs on this machine, would ask in a circle.
+/// Returns whether a resolver is in the network: Hawser itself and resolvers of this machine would
+/// cause query loops.
 fn is_of_network(address: IpAddr, own: &[IpAddr]) -> bool {
     !address.is_loopback() && !address.is_unspecified() && !own.contains(&address)
 }
 
-/// The second: whom systemd-resolved asks, where the first says to ask that service.
+/// Files with the machine's resolvers. The second contains those of systemd-resolved, if the first
+/// names that service.
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 /// A file for each link, named by its index.
 const LINKS: &str = "/run/systemd/netif/links";
-/// A new lease brings new resolvers, and nobody minds a few seconds.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Poll interval: a new lease has new resolvers, and a delay of a few seconds is acceptable.
+/// Source: our choice; a shorter one wakes an idle machine more often.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -361,7 +365,7 @@ mod tests {
         }
     }
 
-    /// A message bus of this test's own, with services that say what the real ones do.
+    /// Starts a private message bus with services that imitate the real ones.
     #[tokio::test]
     async fn services_on_the_bus_say_what_networks_have() {
         let Some(private) = PrivateBus::start() else {
@@ -384,7 +388,7 @@ mod tests {
             .serve_at("/lease", Lease)
             .unwrap();
         let _server = server.build().await.unwrap();
-        let known = look(&mut private.bus(), &[]).await;
+        let known = read_servers(&mut private.bus(), &[]).await;
         let pattern = |text| vec![Pattern::parse(text).unwrap()];
         assert_eq!(
             known.of("eth0", 7),

@@ -1,14 +1,15 @@
-//! How networks were over a day and a year: what they carried, their round trips and loss.
+//! History of networks over a day and a year: their traffic, round trips and loss.
 //!
-//! Every ten seconds the daemon's own status is asked, as anybody asks it, and what its [lines] say
-//! is added to two tables: one of ten seconds, kept for a day, and one of five minutes, kept for a
-//! year. Once a minute (in the first one, each time) that goes to the disk in one transaction; a
-//! crash loses at most that minute. The file has 64 MiB at most; what is oldest goes first where it
-//! is full. Of flows and of who was talked to it holds nothing.
+//! Every 10 s the daemon's status is queried over the control socket, and the values of its [lines]
+//! are added to two tables: one with steps of 10 s, kept for a day, and one with steps of 5 min,
+//! kept for a year. They are written to the disk in one transaction per minute (in the first
+//! minute, after each sample); a crash loses at most that minute. The file has at most 64 MiB; when
+//! it is full, the oldest entries are removed. It contains nothing about flows or their
+//! destinations.
 //!
-//! Limitations: of a hub with many clients, the 32 paths that carry most in ten seconds are kept.
-//! Bytes are those of the tunnel's datagrams (UDP payload), in direct mode what the last second's
-//! rate comes to.
+//! Limitations: on a hub with many clients, only the 32 paths with the most traffic in each 10 s
+//! are kept. Bytes are those of the tunnel's datagrams (UDP payload); in direct mode they are
+//! computed from the last second's rate.
 //!
 //! [lines]: crate::lines
 
@@ -27,7 +28,7 @@ use store::{Sample, Store};
 
 pub use crate::database::StoreError;
 
-/// Where the history of a daemon of that role is that has this configuration directory.
+/// Returns the history file of a daemon of that role with this configuration directory.
 #[must_use]
 pub fn file(dir: &Path, role: Role) -> PathBuf {
     dir.join(match role {
@@ -36,8 +37,8 @@ pub fn file(dir: &Path, role: Role) -> PathBuf {
     })
 }
 
-/// Keeps the history of the daemon behind `socket` in `file` until the runtime ends; where that
-/// cannot be, it says so once.
+/// Stores the history of the daemon behind `socket` in `file` until the runtime ends; logs once if
+/// this is not possible.
 pub fn keep(file: PathBuf, socket: PathBuf) {
     hawser_linux::tasks::spawn(async move {
         let opened = tokio::task::spawn_blocking(move || Store::open(&file)).await;
@@ -45,7 +46,7 @@ pub fn keep(file: PathBuf, socket: PathBuf) {
         let mut store = match opened {
             Ok(store) => store,
             Err(error) => {
-                tracing::warn!(%error, "history is not kept");
+                tracing::warn!(%error, "cannot store the history");
                 return;
             }
         };
@@ -61,7 +62,7 @@ pub fn keep(file: PathBuf, socket: PathBuf) {
             waiting.extend(meters.samples(&status, seconds_now()));
             if meters.is_write_due() {
                 let batch = std::mem::take(&mut waiting);
-                // The disk may take its time.
+                // The disk may be slow.
                 let written = tokio::task::spawn_blocking(move || {
                     let result = store.add(&batch, seconds_now());
                     (store, result)
@@ -69,18 +70,18 @@ pub fn keep(file: PathBuf, socket: PathBuf) {
                 let Ok((back, result)) = written.await else { return };
                 store = back;
                 if let Err(error) = result {
-                    tracing::warn!(%error, "a minute of history is lost");
+                    tracing::warn!(%error, "cannot store a minute of history");
                 }
             }
         }
     });
 }
 
-/// What a file holds of the last `span`, in at most 360 steps.
+/// Returns the contents of a file for the last `span`, in at most 360 steps.
 ///
 /// `{"step_s": 60, "until": UNIX_SECONDS, "networks": {NAME: [[AT, DOWN_BPS, UP_BPS, RTT_MS,
 /// RTT_MIN_MS, RTT_MAX_MS, LOSS], ...]}}`; round trips and loss (0 to 1) are null where they are
-/// not known; AT is the beginning of a step. Nothing is known of steps that are missing.
+/// not known; AT is the beginning of a step. Steps without data are omitted.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -107,7 +108,7 @@ pub fn read(file: &Path, span: Duration) -> Result<Value, StoreError> {
     Ok(json!({ "step_s": step, "until": until, "networks": networks }))
 }
 
-/// What counters showed last.
+/// Last values of counters.
 #[derive(Default)]
 struct Meters {
     last: BTreeMap<String, [u64; 2]>,
@@ -115,7 +116,7 @@ struct Meters {
 }
 
 impl Meters {
-    /// What the lines of `status` have carried since the last, at most [`MOST`] of them.
+    /// Returns the traffic of the lines of `status` since the last call, at most [`MAX`] of them.
     fn samples(&mut self, status: &Value, at: u64) -> Vec<Sample> {
         self.ticks += 1;
         let shown = lines(status);
@@ -126,15 +127,15 @@ impl Meters {
             .filter_map(|line| Some(self.sample(line, line.figures?, at)))
             .collect();
         samples.sort_by_key(|sample| std::cmp::Reverse(sample.down + sample.up));
-        samples.truncate(MOST);
+        samples.truncate(MAX);
         samples
     }
 
     fn sample(&mut self, line: &Line<'_>, figures: &Value, at: u64) -> Sample {
         let fields = ["received_bytes", "sent_bytes"].map(|field| figures[field].as_u64());
         let [down, up] = if let [Some(down), Some(up)] = fields {
-            // Paths count from their beginning, which this has not missed; one that shows less
-            // than before began anew.
+            // Counters of a path start with the path, whose beginning is not missed here; a
+            // decreased counter has restarted.
             let before = self
                 .last
                 .insert(line.name.clone(), [down, up])
@@ -155,7 +156,8 @@ impl Meters {
         }
     }
 
-    /// Who has just started it may look at once.
+    /// Returns whether a write is due; each sample of the first minute is written, because a user
+    /// may read it right after the start.
     fn is_write_due(&self) -> bool {
         self.ticks < PER_WRITE || self.ticks.is_multiple_of(PER_WRITE)
     }
@@ -166,12 +168,14 @@ fn seconds_now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Between two samples: the shorter step.
+/// Interval of samples: the shorter step.
 const EVERY: Duration = Duration::from_secs(store::FINE_STEP);
-/// Samples of a minute are written at once.
+/// Number of samples that are written at once. Source: a minute of samples, one each 10 s
+/// (`FINE_STEP`).
 const PER_WRITE: usize = 6;
-/// Networks, links or clients' paths of one sample.
-const MOST: usize = 32;
+/// Maximum number of networks, links or clients' paths of one sample. Source: our choice, a bound
+/// on the file; a picture of more lines cannot be read.
+const MAX: usize = 32;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Two tables on the disk, of one shape: steps of ten seconds, and of five minutes.
+//! Two tables of the same format on the disk: steps of 10 s and of 5 min.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use rusqlite::{ErrorCode, Transaction, params};
 
 use crate::database::{Database, Format, StoreError, signed};
 
-/// What a network did from one look to the next.
+/// Values of a network between two samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) name: String,
@@ -20,7 +20,7 @@ pub(super) struct Sample {
     pub(super) loss_ppm: Option<u64>,
 }
 
-/// A step of a network, read back.
+/// A step of a network, as read from the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Point {
     pub(super) name: String,
@@ -33,7 +33,7 @@ pub(super) struct Point {
     pub(super) loss: Option<f64>,
 }
 
-/// One of the two tables.
+/// Table of one resolution.
 struct Table {
     name: &'static str,
     /// Units: s.
@@ -49,13 +49,13 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens the file to write to it; makes it if need be.
+    /// Opens the file for writing; creates it if necessary.
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
-        Self::open_at_most(path, LARGEST)
+        Self::open_with_limit(path, LARGEST)
     }
 
-    /// The same, with a bound of its own for the file, in bytes.
-    pub(super) fn open_at_most(path: &Path, largest: u64) -> Result<Self, StoreError> {
+    /// Opens the store with a maximum size of the file, in bytes.
+    pub(super) fn open_with_limit(path: &Path, largest: u64) -> Result<Self, StoreError> {
         let database = Database::open(path, &FORMAT)?;
         database.run(|connection| {
             connection.pragma_update(None, "max_page_count", largest / PAGE)?;
@@ -64,14 +64,14 @@ impl Store {
         Ok(Self { database })
     }
 
-    /// Opens the file to read it; `None` when there is none.
+    /// Opens the file for reading; `None` if there is none.
     pub(super) fn open_to_read(path: &Path) -> Result<Option<Self>, StoreError> {
         let database = Database::open_to_read(path, &FORMAT)?;
         Ok(database.map(|database| Self { database }))
     }
 
-    /// Adds samples, and forgets what is too old. Where the file is full, the older half of each
-    /// table goes.
+    /// Adds samples, and removes expired ones. If the file is full, the older half of each table is
+    /// removed.
     pub(super) fn add(&mut self, samples: &[Sample], now: u64) -> Result<(), StoreError> {
         match self.try_add(samples, now) {
             Err(StoreError::Database { source, .. })
@@ -106,10 +106,10 @@ impl Store {
         })
     }
 
-    /// The steps from `from` on; which table they are of follows from the span.
+    /// Returns the steps since `from`, of the table that fits the span.
     pub(super) fn points(&self, from: u64, span: u64) -> Result<Vec<Point>, StoreError> {
         let (table, step) = (table_of(span), step_of(span));
-        // A step that began before is cut at its beginning.
+        // Include the step that contains `from`.
         let from = from - from % step;
         let query = format!(
             "SELECT name.text, at / ?2 * ?2 AS step, sum(down), sum(up),
@@ -179,13 +179,14 @@ fn table_of(span: u64) -> &'static Table {
     if span <= DAY { &TABLES[0] } else { &TABLES[1] }
 }
 
-/// How long a step of that span is: at most [`POINTS`] of them, each whole steps of its table.
+/// Returns the length of the steps for a span: at most [`POINTS`] steps, each a multiple of its
+/// table's step.
 pub(super) fn step_of(span: u64) -> u64 {
     let of_table = table_of(span).step;
     span.div_ceil(POINTS).next_multiple_of(of_table)
 }
 
-/// Of what this reads and writes. Keys begin with the time, so that what is old lies together.
+/// Format of this file. Keys begin with the time, so that old entries are adjacent.
 const FORMAT: Format = Format {
     version: 1,
     schema: "
@@ -197,11 +198,12 @@ const FORMAT: Format = Format {
             rtt_sum INTEGER, rtt_count INTEGER, rtt_min INTEGER, rtt_max INTEGER,
             loss_sum INTEGER, loss_count INTEGER, PRIMARY KEY (at, name)) WITHOUT ROWID;",
 };
-/// The shorter step, s: a day of them is 8,640, of which one picture shows [`POINTS`].
+/// Shorter step: a day of them is 8,640, of which one picture shows [`POINTS`]. Units: s. Source:
+/// an hour over [`POINTS`].
 pub(super) const FINE_STEP: u64 = 10;
-/// Units: s.
+/// Length of a day. Source: definition of the unit. Units: s.
 const DAY: u64 = 86_400;
-/// The longest, s.
+/// Length of the longest period. Source: the days of a leap year. Units: s.
 pub(super) const YEAR: u64 = 366 * DAY;
 const TABLES: [Table; 2] = [
     Table {
@@ -215,9 +217,12 @@ const TABLES: [Table; 2] = [
         kept: YEAR,
     },
 ];
-/// Steps of one answer: about the pixels of a picture on a telephone.
+/// Number of steps of one answer, about the pixels of a picture on a telephone. Source: our choice,
+/// the width of common telephones in CSS pixels; more only makes answers larger.
 const POINTS: u64 = 360;
-/// Bytes of the file: a year of ten networks and some.
+/// Maximum size of the file: a year of ten networks with a margin. Units: bytes. Source: our
+/// choice; a larger one takes a router's flash memory, a smaller one removes the oldest days of a
+/// machine with many networks.
 const LARGEST: u64 = 64 << 20;
 /// SQLite's page. Source: https://www.sqlite.org/pgszchng2016.html.
 const PAGE: u64 = 4096;

@@ -25,7 +25,7 @@ fn steps_are_summed_and_what_is_old_is_forgotten() {
     let (_dir, path, mut store) = opened();
     let day = 86_400;
     let now = 20_000 * day;
-    // Five minutes, then nothing, then a step just now.
+    // Five minutes of samples, a gap, and a step at the present.
     let early: Vec<_> = (0..30)
         .map(|number| sample(now - 2 * day + 10 * number, 100, Some(1_000 * (number + 1))))
         .collect();
@@ -36,11 +36,11 @@ fn steps_are_summed_and_what_is_old_is_forgotten() {
     drop(store);
 
     let store = Store::open_to_read(&path).unwrap().unwrap();
-    // Of the day, what was two days ago is gone.
+    // The table of a day no longer contains samples of two days ago.
     let fine = store.points(now - day, day).unwrap();
     assert_eq!(fine.len(), 1);
     assert_eq!((fine[0].down, fine[0].up, fine[0].rtt_ms), (15, 20, Some(4.0)));
-    // Of the year, it is there, in one step.
+    // The table of a year contains them, in one step.
     let coarse = store.points(now - 3 * day, 3 * day).unwrap();
     assert_eq!(coarse.len(), 2);
     let first = &coarse[0];
@@ -58,14 +58,14 @@ fn steps_are_summed_and_what_is_old_is_forgotten() {
 fn a_full_file_loses_its_older_half() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(dir.path(), Role::Client);
-    let mut store = Store::open_at_most(&path, 1 << 20).unwrap();
+    let mut store = Store::open_with_limit(&path, 1 << 20).unwrap();
     let step = 300;
-    // Some 50 bytes a row, in two tables: several times what the file may hold.
+    // About 50 bytes per row in two tables: several times the maximum size of the file.
     for batch in 0..60 {
         let samples: Vec<_> = (0..1_000)
             .map(|number| sample((batch * 1_000 + number) * step, 1, Some(1 << 40)))
             .collect();
-        // Time stands, so nothing is too old.
+        // The time does not advance, so nothing expires.
         store.add(&samples, 0).unwrap();
     }
     let size = std::fs::metadata(&path).unwrap().len();
@@ -94,7 +94,7 @@ fn counters_that_begin_anew_count_from_nothing() {
     assert_eq!(next[0].down, 500);
     assert_eq!((next[0].rtt_us, next[0].loss_ppm), (Some(20_500), Some(250_000)));
     assert_eq!(meters.samples(&status(30), 20)[0].down, 30);
-    // So does a network that was away.
+    // The counter of a network that was absent starts at zero, too.
     meters.samples(&json!({ "role": "client" }), 30);
     assert_eq!(meters.samples(&status(50), 40)[0].down, 50);
 }
@@ -113,6 +113,6 @@ fn of_a_hub_with_many_clients_the_busiest_are_kept() {
     };
     meters.samples(&status(0), 0);
     let samples = meters.samples(&status(8), 10);
-    assert_eq!(samples.len(), MOST);
+    assert_eq!(samples.len(), MAX);
     assert_eq!((samples[0].name.as_str(), samples[0].down), ("bob: n99", 99 * 8));
 }

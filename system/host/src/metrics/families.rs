@@ -1,39 +1,39 @@
-//! Which figures of `status` are figures for others.
+//! Values of `status` that are exported as metrics.
 
-/// What a figure is over time.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It goes up and down.
+    /// Gauge, which can increase and decrease.
     Gauge,
-    /// It counts from the start of what it counts.
+    /// Counter since the start of its object.
     Counter,
 }
 
 /// Name, type, field in `status`, factor to Prometheus' base units, help.
 pub(super) type Figure = (&'static str, Kind, &'static str, f64, &'static str);
 
-/// Of a network, as direct mode and sensors see it.
+/// Metrics of a network, as direct mode and sensors see it.
 pub(super) const NETWORK_FIGURES: [Figure; 5] = [
     (
         "hawser_network_rtt_seconds",
         Kind::Gauge,
         "rtt_ms",
         1e-3,
-        "Round trip to what answers on the network.",
+        "Round trip to the gateway or probe of the network.",
     ),
     (
         "hawser_network_receive_bits_per_second",
         Kind::Gauge,
         "receive_bps",
         1.0,
-        "What the network receives now.",
+        "Present receive rate of the network.",
     ),
     (
         "hawser_network_send_bits_per_second",
         Kind::Gauge,
         "send_bps",
         1.0,
-        "What the network sends now.",
+        "Present send rate of the network.",
     ),
     (
         "hawser_network_flows",
@@ -51,50 +51,50 @@ pub(super) const NETWORK_FIGURES: [Figure; 5] = [
     ),
 ];
 
-/// Of the database of a fleet.
+/// Metrics of a fleet's database.
 pub(super) const STORE_FIGURES: [Figure; 1] = [(
     "hawser_store_age_seconds",
     Kind::Gauge,
     "age_s",
     1.0,
-    "Since the store of clients was read last.",
+    "Time since the store of clients was read.",
 )];
 
-/// Of each hub of a fleet.
+/// Metrics of each hub of a fleet.
 pub(super) const HUB_FIGURES: [Figure; 1] = [(
     "hawser_hub_silent_seconds",
     Kind::Gauge,
     "seen_s",
     1.0,
-    "Since the hub said that it is there.",
+    "Time since the last announcement of the hub.",
 )];
 
-/// Of a client of a hub that is held to something.
+/// Metrics of a hub's client with a limit.
 pub(super) const CLIENT_FIGURES: [Figure; 3] = [
     (
         "hawser_client_limit_bits_per_second",
         Kind::Gauge,
         "rate_bps",
         1.0,
-        "What the client is held to in each direction.",
+        "Rate limit of the client in each direction.",
     ),
     (
         "hawser_client_quota_bytes",
         Kind::Gauge,
         "quota_bytes",
         1.0,
-        "What the client may carry in a month.",
+        "Monthly quota of the client.",
     ),
     (
         "hawser_client_quota_used_bytes",
         Kind::Gauge,
         "used_bytes",
         1.0,
-        "What it has carried this month, by all hubs.",
+        "Bytes transferred this month, over all hubs.",
     ),
 ];
 
-/// Of a path.
+/// Metrics of a path.
 pub(super) const PATH_FIGURES: [Figure; 6] = [
     (
         "hawser_path_sent_bytes_total",
@@ -140,27 +140,27 @@ pub(super) const PATH_FIGURES: [Figure; 6] = [
     ),
 ];
 
-/// Of a pair of threads of a hub.
+/// Metrics of a hub's pair of threads.
 pub(super) const PAIR_FIGURES: [Figure; 3] = [
     (
         "hawser_pair_sessions",
         Kind::Gauge,
         "sessions",
         1.0,
-        "Sessions that the pair of threads carries.",
+        "Sessions of the pair of threads.",
     ),
     (
         "hawser_pair_sent_datagrams_total",
         Kind::Counter,
         "sent",
         1.0,
-        "Datagrams that the pair of threads has sent.",
+        "Datagrams sent by the pair of threads.",
     ),
     (
         "hawser_pair_received_datagrams_total",
         Kind::Counter,
         "received",
         1.0,
-        "Datagrams that have come to the pair of threads.",
+        "Datagrams received by the pair of threads.",
     ),
 ];

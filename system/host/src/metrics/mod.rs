@@ -1,8 +1,8 @@
-//! Figures for others: for Prometheus, which asks ([`prometheus`]), and for collectors that speak
-//! OTLP, to which they are sent ([`otlp`]).
+//! Export of metrics: to Prometheus, which pulls them ([`prometheus`]), and to OTLP collectors, to
+//! which they are pushed ([`otlp`]).
 //!
-//! The figures are those of `status`, asked over the control socket like anybody does, so there is
-//! one source of truth.
+//! The values are those of `status`, queried over the control socket like by any other command, so
+//! there is a single source.
 
 mod families;
 mod otlp;
@@ -20,11 +20,10 @@ use families::{
 };
 pub use prometheus::render;
 
-/// Has the figures of the daemon behind `socket` at hand for whom the configuration names, until
-/// the runtime ends.
+/// Exports the metrics of the daemon behind `socket` as configured, until the runtime ends.
 ///
 /// # Errors
-/// The address for Prometheus is not to be had.
+/// The address for Prometheus cannot be bound.
 pub async fn publish(
     address: Option<SocketAddr>,
     otlp: Option<OtlpConfig>,
@@ -39,22 +38,22 @@ pub async fn publish(
     }
 }
 
-/// Figures of one name.
+/// Metrics of one name.
 struct Family {
     kind: Kind,
     help: &'static str,
     samples: Vec<Sample>,
 }
 
-/// One figure.
+/// Value of a metric.
 struct Sample {
-    /// Of what it is one, by key; none is empty.
+    /// Labels by key; none is empty.
     labels: Vec<(&'static str, String)>,
-    /// In the base unit that the family's name says.
+    /// Value in the base unit of the family's name.
     value: f64,
 }
 
-/// The figures of a status, by name.
+/// Metrics of a status, by name.
 #[derive(Default)]
 struct Families(BTreeMap<&'static str, Family>);
 
@@ -77,11 +76,7 @@ impl Families {
                 ];
                 families.add_all(&PATH_FIGURES, path, &labels);
                 families.add(
-                    (
-                        "hawser_path_active",
-                        Kind::Gauge,
-                        "Whether the path carries packets.",
-                    ),
+                    ("hawser_path_active", Kind::Gauge, "Whether the path is usable."),
                     &labels,
                     f64::from(u8::from(path["state"] == "active")),
                 );
@@ -130,7 +125,7 @@ impl Families {
         families
     }
 
-    /// Adds a figure to the family of that name, type and help.
+    /// Adds a value to the family of that name, type and help.
     fn add(
         &mut self,
         (name, kind, help): (&'static str, Kind, &'static str),
@@ -150,7 +145,7 @@ impl Families {
         family.samples.push(sample);
     }
 
-    /// The figures that `of` has.
+    /// Adds all values that `of` contains.
     fn add_all(&mut self, figures: &[Figure], of: &Value, labels: &[(&'static str, &str)]) {
         for (name, kind, field, scale, help) in figures {
             if let Some(value) = of[field].as_f64() {

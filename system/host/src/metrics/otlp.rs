@@ -1,5 +1,4 @@
-//! Figures for collectors that speak OTLP, by HTTP and in JSON (OpenTelemetry protocol 1.3,
-//! "OTLP/HTTP").
+//! Metrics for OTLP collectors, over HTTP in JSON (OpenTelemetry protocol 1.3, "OTLP/HTTP").
 //!
 //! Names are those of Prometheus, so that one dashboard serves both.
 
@@ -21,10 +20,10 @@ use super::families::Kind;
 use super::{Families, Sample};
 use crate::{authorities, control_socket, http_client};
 
-/// Sends the figures of the daemon behind `socket` every now and then, until the runtime ends.
+/// Sends the metrics of the daemon behind `socket` periodically, until the runtime ends.
 ///
-/// What a collector did not take is not kept: counters are sums since the start, so the next ones
-/// say it too.
+/// Requests that a collector rejects are not repeated: counters are sums since the start, so the
+/// next request includes them.
 pub(super) async fn export(config: OtlpConfig, socket: PathBuf) {
     let started = SystemTime::now();
     let host = host_name();
@@ -34,7 +33,7 @@ pub(super) async fn export(config: OtlpConfig, socket: PathBuf) {
     let mut is_heard = true;
     loop {
         ticks.tick().await;
-        // A daemon that ends answers no more.
+        // A daemon that is ending no longer answers.
         let Ok(status) = control_socket::status(&socket).await else {
             continue;
         };
@@ -43,9 +42,9 @@ pub(super) async fn export(config: OtlpConfig, socket: PathBuf) {
         let sent = sent.unwrap_or_else(|_| Err(anyhow::anyhow!("it does not answer")));
         let was_heard = std::mem::replace(&mut is_heard, sent.is_ok());
         match sent {
-            Ok(()) if !was_heard => tracing::info!(to = %config.to, "the collector takes figures again"),
+            Ok(()) if !was_heard => tracing::info!(to = %config.to, "the collector accepts metrics again"),
             Err(error) if was_heard => {
-                tracing::warn!(to = %config.to, error = format!("{error:#}"), "the collector takes no figures");
+                tracing::warn!(to = %config.to, error = format!("{error:#}"), "the collector rejects metrics");
             }
             Ok(()) | Err(_) => {}
         }
@@ -60,20 +59,20 @@ async fn send(config: &OtlpConfig, tls: &mut Option<TlsConnector>, figures: Valu
         .header(CONTENT_TYPE, "application/json")
         .body(Bytes::from(serde_json::to_vec(&figures)?))?;
     let answer = http_client::ask(tls.as_ref(), request, LONGEST).await?;
-    ensure!(answer.status().is_success(), "it says {}", answer.status());
+    ensure!(answer.status().is_success(), "it answers {}", answer.status());
     let said: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
     let refused = &said["partialSuccess"]["rejectedDataPoints"];
-    // 64-bit numbers are text in this JSON, and some servers write numbers.
+    // 64-bit numbers are strings in this JSON, but some servers write numbers.
     let refused = refused.as_u64().or_else(|| refused.as_str()?.parse().ok());
     let why = said["partialSuccess"]["errorMessage"]
         .as_str()
         .unwrap_or("no reason");
-    ensure!(refused.unwrap_or(0) == 0, "it refuses some of them: {why:?}");
+    ensure!(refused.unwrap_or(0) == 0, "it rejects some of them: {why:?}");
     Ok(())
 }
 
-/// An `ExportMetricsServiceRequest` of a status; counters count since the first of the two times,
-/// the figures are those of the second.
+/// Returns an `ExportMetricsServiceRequest` of a status; counters start at the first of the two
+/// times, and the values are those of the second.
 fn request(status: &Value, host: &str, (started, now): (SystemTime, SystemTime)) -> Value {
     let metrics: Vec<Value> = Families::of(status)
         .0
@@ -119,13 +118,13 @@ fn attribute(key: &str, value: &str) -> Value {
     json!({ "key": key, "value": { "stringValue": value } })
 }
 
-/// Nanoseconds since 1970, as text: JSON's numbers are too short.
+/// Returns nanoseconds since 1970 as text, because JSON's numbers lack the precision.
 fn nanos(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_nanos().to_string()
 }
 
-/// The unit that a name says, by UCUM.
+/// Returns the unit in a metric's name, by UCUM.
 fn unit(name: &str) -> &'static str {
     let name = name.strip_suffix("_total").unwrap_or(name);
     UNITS
@@ -134,7 +133,7 @@ fn unit(name: &str) -> &'static str {
         .map_or("1", |(_, unit)| unit)
 }
 
-/// How names end, and what it means; the first that fits.
+/// Units by the ending of a name; the first match decides.
 const UNITS: [(&str, &str); 5] = [
     ("_bits_per_second", "bit/s"),
     ("_seconds", "s"),
@@ -142,11 +141,13 @@ const UNITS: [(&str, &str); 5] = [
     ("_datagrams", "{datagram}"),
     ("_events", "{event}"),
 ];
-/// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
+/// `AGGREGATION_TEMPORALITY_CUMULATIVE`. Source: opentelemetry/proto/metrics/v1/metrics.proto.
 const CUMULATIVE: u32 = 2;
-/// For a connection and an answer (`OTEL_EXPORTER_OTLP_TIMEOUT`).
+/// Timeout of a connection and an answer. Source: the default of `OTEL_EXPORTER_OTLP_TIMEOUT` in
+/// the specification of OpenTelemetry's protocol exporter.
 const ANSWERED_IN: Duration = Duration::from_secs(10);
-/// Of an answer, which is nothing or a message. Units: bytes.
+/// Maximum size of an answer, which is empty or a message. Units: bytes. Source: our choice, a
+/// bound on memory against a collector that is faulty.
 const LONGEST: usize = 64 << 10;
 
 #[cfg(test)]
@@ -194,7 +195,8 @@ mod tests {
         assert_eq!(of("hawser_up")["unit"], "1");
     }
 
-    /// What a collector says to an answer of `status` with `body`, and what came to it.
+    /// Runs an export against a collector that answers with `status` and `body`; returns the result
+    /// and the received request.
     async fn collector(status: &str, body: &str) -> (anyhow::Result<()>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = format!("http://{}/up/", listener.local_addr().unwrap());
@@ -234,8 +236,8 @@ mod tests {
 
         let partly = r#"{"partialSuccess":{"rejectedDataPoints":"2","errorMessage":"too old"}}"#;
         for (status, body, error) in [
-            ("200 OK", partly, "it refuses some of them: \"too old\""),
-            ("503 Busy", "", "it says 503 Service Unavailable"),
+            ("200 OK", partly, "it rejects some of them: \"too old\""),
+            ("503 Busy", "", "it answers 503 Service Unavailable"),
         ] {
             let (said, _) = collector(status, body).await;
             assert_eq!(said.unwrap_err().to_string(), error);

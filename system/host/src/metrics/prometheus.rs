@@ -1,4 +1,4 @@
-//! The text format of Prometheus, and where it asks.
+//! Text format of Prometheus, and the server that it queries.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::{Families, Sample};
 use crate::control_socket;
 use crate::http::{self, Answer, Asked};
 
-/// Serves the figures of the daemon behind `socket` at `address`, until the runtime ends.
+/// Serves the metrics of the daemon behind `socket` at `address`, until the runtime ends.
 pub(super) async fn serve(address: SocketAddr, socket: PathBuf) -> anyhow::Result<()> {
     let listening = http::listen(address, move |asked, stream| {
         answer(asked, stream, socket.clone())
@@ -34,12 +34,12 @@ async fn answer(asked: Asked, mut stream: TcpStream, socket: PathBuf) -> std::io
             Err(_) => Answer::line("503 Service Unavailable", "the daemon does not answer"),
         }
     } else {
-        Answer::line("404 Not Found", "GET /metrics is all there is")
+        Answer::line("404 Not Found", "only GET /metrics is supported")
     };
     answer.send(&mut stream).await
 }
 
-/// The text format of a status (Prometheus exposition format 0.0.4).
+/// Renders a status in the text format (Prometheus exposition format 0.0.4).
 #[must_use]
 pub fn render(status: &Value) -> String {
     let mut out = String::new();

@@ -1,9 +1,9 @@
-//! The captive portal API of a network (RFC 8908): the network says itself whether people have to
-//! log in, where, and for how long.
+//! Captive portal API of a network (RFC 8908): the network itself reports whether a login is
+//! needed, where, and for how long it is valid.
 //!
-//! What it says is somebody's word, though of somebody whom a certificate names: it is read within
-//! bounds, and nothing of it but a plain address and two numbers is kept. Venue information is not
-//! shown.
+//! The answer is untrusted, although its server is authenticated by a certificate: it is parsed
+//! within bounds, and only a URL of plain characters and two numbers are used. Venue information is
+//! not shown.
 
 use std::io;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use tokio::time::timeout;
 use super::fetch::{connect, get, safe};
 use super::found::{Found, Left};
 use crate::authorities;
-use crate::dns::Place;
+use crate::dns::NetworkAccess;
 
-/// Asks the network at that address; `None` where it does not say anything that can be understood.
-pub(super) async fn ask(place: &Place, address: &str) -> Option<Found> {
+/// Queries the API of the network at that URL; `None` if its answer cannot be parsed.
+pub(super) async fn ask(access: &NetworkAccess, address: &str) -> Option<Found> {
     if address == UNRESTRICTED {
         return Some(Found {
             outcome: Outcome::Page,
@@ -29,31 +29,33 @@ pub(super) async fn ask(place: &Place, address: &str) -> Option<Found> {
             left: Left::default(),
         });
     }
-    let network = &place.device;
+    let network = &access.device;
     let Some(page) = Page::at(address, "https://", 443).filter(|_| address.len() <= LONGEST) else {
-        tracing::debug!(network, address, "this is no address of a captive portal API");
+        tracing::debug!(network, address, "not an address of a captive portal API");
         return None;
     };
-    let said = match timeout(TIMEOUT, fetch(place, &page)).await {
-        Ok(Ok(bytes)) => read(&bytes).ok_or_else(|| "it says nothing that can be understood".to_owned()),
+    let said = match timeout(TIMEOUT, fetch(access, &page)).await {
+        Ok(Ok(bytes)) => read(&bytes).ok_or_else(|| "its answer cannot be parsed".to_owned()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err("it does not answer".to_owned()),
     };
-    said.inspect_err(|error| tracing::debug!(network, address, error, "no captive portal API"))
-        .ok()
+    said.inspect_err(|error| {
+        tracing::debug!(network, address, error, "no answer from the captive portal API")
+    })
+    .ok()
 }
 
-async fn fetch(place: &Place, page: &Page) -> io::Result<Vec<u8>> {
+async fn fetch(access: &NetworkAccess, page: &Page) -> io::Result<Vec<u8>> {
     let name = ServerName::try_from(page.host.trim_matches(['[', ']']).to_owned());
     let name = name.map_err(io::Error::other)?;
-    // They are not kept: it is seldom that a network has an API.
+    // The authorities are not cached, because few networks have an API.
     let tls = spawn_blocking(authorities::of_system).await?;
     let tls = tls.map_err(io::Error::other)?;
-    let stream = tls.connect(name, connect(place, page).await?).await?;
-    get(stream, page, "Accept: application/captive+json\r\n", MOST_BYTES).await
+    let stream = tls.connect(name, connect(access, page).await?).await?;
+    get(stream, page, "Accept: application/captive+json\r\n", MAX_BYTES).await
 }
 
-/// What an answer of the API says; `None` for none of an API.
+/// Parses an answer of the API; `None` if it is invalid.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Option<Found> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
@@ -80,7 +82,7 @@ pub fn read(bytes: &[u8]) -> Option<Found> {
     })
 }
 
-/// The address in the option of a router advertisement, which zeros fill up.
+/// Returns the URL in the option of a router advertisement, which is padded with zeros.
 ///
 /// Source: RFC 8910 section 2.3.
 #[must_use]
@@ -90,13 +92,17 @@ pub fn advertised(option: &[u8]) -> Option<String> {
     is_plain.then(|| text.to_owned())
 }
 
-/// What a network without a portal gives in place of an address (RFC 8910 section 2).
+/// Value that a network without a portal gives in place of an address (RFC 8910 section 2).
 const UNRESTRICTED: &str = "urn:ietf:params:capport:unrestricted";
-/// For a name, a connection, TLS and a page: the known page is asked for only after this.
+/// Timeout for resolving a name, connecting, TLS and a page: the known page is requested only after
+/// this. Source: our choice; a longer one delays the detection of a portal that offers an API which
+/// does not answer, a shorter one ignores slow ones.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// The object has six members.
-const MOST_BYTES: u64 = 8192;
-/// Of an address: a DHCP option has 255 bytes.
+/// Maximum size of the object, which has six members. Units: bytes. Source: our choice, the six
+/// members of RFC 8908 section 5 with URLs of 1,000 letters, a bound on memory.
+const MAX_BYTES: u64 = 8192;
+/// Maximum length of an address. Source: a DHCP option has at most 255 bytes (RFC 8910 section
+/// 2.1).
 const LONGEST: usize = 255;
 
 #[cfg(test)]
@@ -158,7 +164,7 @@ mod tests {
         }
         assert_eq!(read(b"HTTP/1.1 302 Found\r\n\r\n{\"captive\":false}"), None);
         assert_eq!(read(b"{\"captive\":false}"), None);
-        // The word counts without what cannot be shown or counted.
+        // An unusable URL and unusable numbers are ignored.
         let odd = r#"{"captive":true,"user-portal-url":"https://x/$(reboot)"}"#;
         assert_eq!(said(odd).unwrap().login, None);
         let odd = r#"{"captive":false,"seconds-remaining":-1,"bytes-remaining":1e400}"#;
@@ -182,8 +188,8 @@ mod tests {
         }
     }
 
-    fn place(device: &str) -> Place {
-        Place {
+    fn access(device: &str) -> NetworkAccess {
+        NetworkAccess {
             number: 0,
             device: device.to_owned(),
             index: 0,
@@ -205,15 +211,15 @@ mod tests {
         let address = format!("https://{}/", listener.local_addr().unwrap());
         let handshake =
             hawser_linux::tasks::spawn(async move { server.accept(listener.accept().await?.0).await });
-        assert_eq!(ask(&place("lo"), &address).await, None);
+        assert_eq!(ask(&access("lo"), &address).await, None);
         let refused = handshake.await.unwrap().unwrap_err().to_string();
         assert!(refused.contains("UnknownCA"), "{refused}");
     }
 
     #[tokio::test]
     async fn a_network_that_says_it_has_none_is_not_asked() {
-        let place = place("none");
-        let found = ask(&place, UNRESTRICTED).await.unwrap();
+        let access = access("none");
+        let found = ask(&access, UNRESTRICTED).await.unwrap();
         assert_eq!((found.outcome, found.login), (Outcome::Page, None));
         for address in [
             "http://192.0.2.1/api",
@@ -221,7 +227,7 @@ mod tests {
             "https://x y/",
             "urn:ietf:params:capport:other",
         ] {
-            assert_eq!(ask(&place, address).await, None);
+            assert_eq!(ask(&access, address).await, None);
         }
     }
 

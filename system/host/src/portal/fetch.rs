@@ -1,4 +1,4 @@
-//! One page over one network, and addresses that networks want to be shown.
+//! Requests a page over one network, and validates URLs that networks supply for display.
 
 use std::io;
 
@@ -6,30 +6,30 @@ use hawser_config::Page;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::dns::Place;
+use crate::dns::NetworkAccess;
 
-/// A connection to where the page is, over that network alone.
-pub(crate) async fn connect(place: &Place, page: &Page) -> io::Result<TcpStream> {
+/// Opens a connection to the page's server, over that network only.
+pub(crate) async fn connect(access: &NetworkAccess, page: &Page) -> io::Result<TcpStream> {
     let addresses = match page.host.trim_matches(['[', ']']).parse() {
         Ok(address) => vec![address],
-        Err(_) => match place.addresses(&page.host, false).await {
+        Err(_) => match access.addresses(&page.host, false).await {
             Ok(found) if !found.is_empty() => found,
-            _ => place.addresses(&page.host, true).await?,
+            _ => access.addresses(&page.host, true).await?,
         },
     };
     let address = addresses.first().ok_or(io::ErrorKind::NotFound)?;
-    place.connect(place.port(*address, page.port)).await
+    access.connect(access.port(*address, page.port)).await
 }
 
-/// The first `most` bytes of what is there; `fields`: further fields of the request, each with its
-/// line end.
+/// Returns the first `most` bytes of the response; `fields` are further header fields of the
+/// request, each with its line end.
 pub(crate) async fn get(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     page: &Page,
     fields: &str,
     most: u64,
 ) -> io::Result<Vec<u8>> {
-    // HTTP/1.0: the body comes as it is, and ends with the connection.
+    // HTTP/1.0: the body has no transfer coding, and ends with the connection.
     let request = format!(
         "GET {} HTTP/1.0\r\nHost: {}\r\nUser-Agent: hawser\r\n{fields}Connection: close\r\n\r\n",
         page.path, page.host
@@ -38,13 +38,14 @@ pub(crate) async fn get(
     stream.flush().await?;
     let mut bytes = Vec::new();
     match stream.take(most).read_to_end(&mut bytes).await {
-        // Servers end TLS without a word, too.
+        // Some servers close TLS connections without a notification.
         Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
         Ok(_) | Err(_) => Ok(bytes),
     }
 }
 
-/// A web address of plain characters: whoever wrote it wants to be clicked on.
+/// Returns a URL if it consists of plain characters only, because an attacker may have written it
+/// for users to open.
 pub(super) fn safe(value: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(value).ok()?;
     let is_web = text.starts_with("http://") || text.starts_with("https://");

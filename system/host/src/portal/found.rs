@@ -1,40 +1,40 @@
-//! What a look has found.
+//! Result of a check.
 
 use std::time::Duration;
 
 use hawser_steer::portal::Outcome;
 use serde::Serialize;
 
-/// What a look has found.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Whether a portal is there.
+    /// State of the portal.
     pub outcome: Outcome,
-    /// Where to log in; where nobody has to, where to make the login last longer, if that can be.
+    /// Login page, or, if access is open, the page that extends the login, if there is one.
     pub login: Option<String>,
-    /// What is left of the login.
+    /// Remaining validity of the login.
     pub left: Left,
 }
 
-/// What is left of a login.
+/// Remaining validity of a login.
 ///
 /// Source: RFC 8908 section 5.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Left {
-    /// Until it ends, s.
+    /// Time until it ends, s.
     pub seconds: Option<u64>,
-    /// Until it ends, both ways together.
+    /// Bytes until it ends, both directions together.
     pub bytes: Option<u64>,
 }
 
 impl Left {
-    /// Whether the network says anything of it.
+    /// Returns whether the network reports a remaining validity.
     #[must_use]
     pub fn is_said(self) -> bool {
         self != Self::default()
     }
 
-    /// The same some time later.
+    /// Returns the remaining validity after some time.
     #[must_use]
     pub fn after(self, passed: Duration) -> Self {
         let seconds = self.seconds.map(|left| left.saturating_sub(passed.as_secs()));

@@ -1,6 +1,6 @@
-//! Whether a captive portal stands before a network: what the network itself says (`api.rs`, RFC
-//! 8908), and where it says nothing, what is in the place of a known page (`page.rs`). Both are
-//! asked for over that network alone (`fetch.rs`).
+//! Detection of captive portals: by the network's own announcement (`api.rs`, RFC 8908), and
+//! without one, by the content of a known page (`page.rs`). Both are requested over that network
+//! alone (`fetch.rs`).
 
 mod api;
 pub(crate) mod fetch;
@@ -10,34 +10,34 @@ mod page;
 use hawser_config::Page;
 use hawser_steer::portal::Outcome;
 
-use crate::dns::Place;
+use crate::dns::NetworkAccess;
 
 pub use api::{advertised, read};
 pub use found::{Found, Left};
 pub use page::judge;
 
-/// What a look goes by.
+/// Inputs of a check.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct PortalCheckInputs {
     /// The network.
-    pub place: Place,
+    pub access: NetworkAccess,
     /// The page by which portals are found.
     pub page: Page,
-    /// What the network gives as the address of its captive portal API (RFC 8910 section 2).
+    /// Address of the network's captive portal API (RFC 8910 section 2).
     pub api: Option<String>,
 }
 
-/// Looks once. The network's own word counts before the page, of which nothing is asked then.
-pub async fn look_for_portal(look: &Look) -> Found {
+/// Checks once. An answer of the network's API takes precedence; the page is then not requested.
+pub async fn check_portal(look: &PortalCheckInputs) -> Found {
     let told = match &look.api {
-        Some(address) => api::ask(&look.place, address).await,
+        Some(address) => api::ask(&look.access, address).await,
         None => None,
     };
     match told {
         Some(found) if found.outcome == Outcome::Page || found.login.is_some() => found,
-        // A network that does not say where to log in sends those there who ask for a page.
+        // A network whose API does not name the login page redirects requests of a page to it.
         told => {
-            let (outcome, login) = page::look(&look.place, &look.page).await;
+            let (outcome, login) = page::request(&look.access, &look.page).await;
             Found {
                 outcome: told.map_or(outcome, |found| found.outcome),
                 login,

@@ -1,5 +1,5 @@
-//! The page by which captive portals are found, asked for over one network, and what came in its
-//! place: somebody's bytes.
+//! Requests a known page over one network to detect captive portals, and compares its content,
+//! which is untrusted.
 
 use std::time::Duration;
 
@@ -8,30 +8,34 @@ use hawser_steer::portal::Outcome;
 use tokio::time::timeout;
 
 use super::fetch::{connect, get, safe};
-use crate::dns::Place;
+use crate::dns::NetworkAccess;
 
-/// What is in the place of a page, and where to log in.
-pub(super) async fn look(place: &Place, page: &Page) -> (Outcome, Option<String>) {
-    let fetched = timeout(LOOK_TIMEOUT, async {
-        let stream = connect(place, page).await?;
-        get(stream, page, "Cache-Control: no-cache\r\n", MOST_BYTES).await
+/// Requests a page, and returns the result and the login page.
+pub(super) async fn request(access: &NetworkAccess, page: &Page) -> (Outcome, Option<String>) {
+    let fetched = timeout(CHECK_TIMEOUT, async {
+        let stream = connect(access, page).await?;
+        get(stream, page, "Cache-Control: no-cache\r\n", MAX_BYTES).await
     });
     match fetched.await {
         Ok(Ok(bytes)) => judge(&bytes, page),
         Ok(Err(error)) => {
-            tracing::debug!(network = place.device, %error, "the page is out of reach");
+            tracing::debug!(network = access.device, %error, "the page is unreachable");
             (Outcome::Nothing, None)
         }
         Err(_) => (Outcome::Nothing, None),
     }
 }
 
-/// The whole of a look: two questions and a page.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(8);
-const MOST_BYTES: u64 = 4096;
+/// Timeout of a complete check: two name queries and a page. Source: our choice; name queries take
+/// up to 4.5 s (`dns/lookup.rs`), and the page has the rest. A longer one delays the result on
+/// networks without a route.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
+/// Maximum size of a response. Source: our choice, more than the head, where a redirection is, and
+/// the known page, which has less than 100 bytes. Units: bytes.
+const MAX_BYTES: u64 = 4096;
 
-/// What came, and where it wants people to go: a web address of plain characters, which can be
-/// shown.
+/// Evaluates a response. Returns the result, and the URL to which it redirects, if that consists of
+/// plain characters and can be shown.
 #[must_use]
 pub fn judge(bytes: &[u8], page: &Page) -> (Outcome, Option<String>) {
     let mut headers = [httparse::EMPTY_HEADER; 64];
@@ -47,9 +51,9 @@ pub fn judge(bytes: &[u8], page: &Page) -> (Outcome, Option<String>) {
     match response.code {
         Some(204) => (Outcome::Page, None),
         Some(200) if bytes[head..].starts_with(page.expected.as_bytes()) => (Outcome::Page, None),
-        // RFC 6585 section 6 has 511 for this.
+        // RFC 6585 section 6 defines 511 for this.
         Some(200..=399 | 511) => (Outcome::Other, login),
-        // A server in trouble.
+        // A server error.
         _ => (Outcome::Nothing, None),
     }
 }
@@ -106,8 +110,8 @@ mod tests {
             prop_assert!(login.is_none_or(|login| login.is_ascii() && !login.contains(['\x1b', '\n', ' '])));
         }
 
-        // What a server says counts by its code and its body, and nothing that it adds makes it
-        // anything else.
+        // A response is evaluated by its status code and body; additional header fields do not
+        // change the result.
         #[test]
         fn a_well_formed_answer_is_judged_by_its_code_and_its_beginning(
             code in 100_u16..1000,

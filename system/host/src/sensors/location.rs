@@ -1,11 +1,11 @@
-//! Whether the machine is carried about, by the positions of GeoClue.
+//! Motion of the machine, derived from GeoClue's positions.
 //!
-//! GeoClue is asked, and started, while a rule wants to know and no file says it: at other times
-//! nobody has to know where the machine is. Positions go into [`Motion`] and nowhere else.
+//! GeoClue is started and queried only while a rule depends on motion and no file states it.
+//! Positions are passed to [`Motion`] and nowhere else.
 //!
-//! GeoClue tells positions to programs for which an agent of their user speaks. A daemon's user has
-//! none, so Hawser is its own; whether that counts is said in GeoClue's configuration alone
-//! (`whitelist`).
+//! GeoClue reports positions to programs that an agent of their user authorises. A daemon's user
+//! has no agent, so Hawser acts as its own; GeoClue's configuration decides whether this is
+//! accepted (`whitelist`).
 
 use std::time::Duration;
 use std::time::Instant as Clock;
@@ -19,10 +19,10 @@ use zbus::zvariant::OwnedObjectPath;
 use zbus::{Connection, Message, MessageStream, Proxy};
 
 use crate::system_bus::{SystemBus, object, owners, patiently, within};
-use crate::watched::tell_if_new;
+use crate::watched::send_if_changed;
 
-/// Tells whether it moves, or that nobody knows, while that is `wanted`; until nobody can want it
-/// any more.
+/// Reports whether the machine moves, or that this is unknown, while it is `wanted`; ends when the
+/// requester is dropped.
 pub(super) async fn follow(
     bus: SystemBus,
     mut wanted: watch::Receiver<bool>,
@@ -32,8 +32,8 @@ pub(super) async fn follow(
         let attempts = async {
             loop {
                 if let Err(error) = attempt(&bus, &tell).await {
-                    tracing::trace!(%error, "no message bus to ask for motion");
-                    sleep(LOOK_EVERY).await;
+                    tracing::trace!(%error, "no message bus for reports of motion");
+                    sleep(POLL_INTERVAL).await;
                 }
             }
         };
@@ -45,8 +45,8 @@ pub(super) async fn follow(
     }
 }
 
-/// Listens for as long as it goes well, and waits until it may do so again. What it has on the bus
-/// ends with it.
+/// Listens until an error, and waits until the next attempt is permitted. Its objects on the bus
+/// end with it.
 ///
 /// # Errors
 /// The bus does not answer.
@@ -55,11 +55,11 @@ async fn attempt(bus: &SystemBus, tell: &watch::Sender<Option<bool>>) -> zbus::R
     let mut owners = patiently(owners(&bus, GEOCLUE)).await?;
     let ended = converse(&bus, tell).await;
     tell.send_replace(None);
-    // What this question has started is no news.
+    // Ignore the start of GeoClue that this query has caused.
     while owners.next().now_or_never().flatten().is_some() {}
     sleep(PAUSE).await;
     if let Err(error) = ended {
-        tracing::trace!(%error, "nobody tells of motion");
+        tracing::trace!(%error, "no reports of motion");
         tokio::select! {
             () = arrival(&mut owners) => {}
             () = bus.closed() => {}
@@ -69,7 +69,7 @@ async fn attempt(bus: &SystemBus, tell: &watch::Sender<Option<bool>>) -> zbus::R
     Ok(())
 }
 
-/// Waits until somebody starts GeoClue.
+/// Waits until GeoClue is started.
 async fn arrival(owners: &mut MessageStream) {
     while let Some(Ok(change)) = owners.next().await {
         let names: zbus::Result<(String, String, String)> = change.body().deserialize();
@@ -79,10 +79,10 @@ async fn arrival(owners: &mut MessageStream) {
     }
 }
 
-/// Ends when GeoClue does, or does not tell any more.
+/// Reports GeoClue's positions until GeoClue ends, or stops reporting.
 ///
 /// # Errors
-/// It cannot be asked, or says no.
+/// GeoClue cannot be queried, or refuses.
 async fn converse(bus: &Connection, tell: &watch::Sender<Option<bool>>) -> zbus::Result<()> {
     let client = within(START_TIMEOUT, client(bus)).await?;
     let mut updates = patiently(client.receive_signal("LocationUpdated")).await?;
@@ -95,30 +95,30 @@ async fn converse(bus: &Connection, tell: &watch::Sender<Option<bool>>) -> zbus:
                 let Some(update) = update else { return Ok(()) };
                 match patiently(fix(bus, &update)).await {
                     Ok(fix) => motion.handle_fix(fix, since(started)),
-                    Err(error) => tracing::trace!(%error, "a position that is none"),
+                    Err(error) => tracing::trace!(%error, "an invalid position"),
                 }
             }
             _ = owners.next() => return Ok(()),
-            () = sleep(LOOK_EVERY) => {
+            () = sleep(POLL_INTERVAL) => {
                 // The user may have switched it off.
                 if !patiently(client.get_property::<bool>("Active")).await? {
                     return Ok(());
                 }
             }
         }
-        tell_if_new(tell, motion.is_moving(since(started)));
+        send_if_changed(tell, motion.is_moving(since(started)));
     }
 }
 
-/// Hawser as GeoClue knows it, ready to be started.
+/// Returns GeoClue's object for Hawser, ready to be started.
 async fn client(bus: &Connection) -> zbus::Result<Proxy<'static>> {
     let root = "/org/freedesktop/GeoClue2/Manager";
     let manager = object(bus, (GEOCLUE, "org.freedesktop.GeoClue2.Manager"), root).await?;
     let agent = "/org/freedesktop/GeoClue2/Agent";
     bus.object_server().at(agent, Agent).await?;
-    // Most often it may not; others may speak for it, or nobody has to.
+    // Usually denied; then another agent may authorise Hawser, or no agent is needed.
     let added = manager.call::<_, _, ()>("AddAgent", &(ID,)).await;
-    tracing::trace!(error = ?added.err(), "asked to be an agent of its own");
+    tracing::trace!(error = ?added.err(), "cannot register as an agent");
     let path: OwnedObjectPath = manager.call("GetClient", &()).await?;
     let client = object(bus, (GEOCLUE, "org.freedesktop.GeoClue2.Client"), path).await?;
     client.set_property("DesktopId", ID).await?;
@@ -138,7 +138,7 @@ async fn fix(bus: &Connection, update: &Message) -> zbus::Result<Fix> {
     })
 }
 
-/// Speaks for Hawser, and for nothing else that its user runs.
+/// Agent that authorises Hawser, and no other program of its user.
 struct Agent;
 
 #[zbus::interface(name = "org.freedesktop.GeoClue2.Agent")]
@@ -158,19 +158,25 @@ fn since(started: Clock) -> Instant {
 }
 
 const GEOCLUE: &str = "org.freedesktop.GeoClue2";
-/// What GeoClue's configuration names.
+/// Name in GeoClue's configuration.
 const ID: &str = "hawser";
-/// GCLUE_ACCURACY_LEVEL_EXACT: who walks is told from who sits by good positions only.
+/// `GCLUE_ACCURACY_LEVEL_EXACT` of GeoClue: walking is distinguished from sitting by good positions
+/// only. Source: `GClueAccuracyLevel` of GeoClue's library.
 const EXACT: u32 = 8;
-/// Nothing closer together is apart. Units: m.
+/// Minimum distance of reported positions. Source: `MIN_RADIUS` of
+/// `core/steer/src/policy/motion.rs`. Units: m.
 const CLOSEST: u32 = 25;
-/// GeoClue takes five seconds to say no, and where no agent is listed, says nothing at all.
+/// Timeout of GeoClue's start. Source: it takes five seconds to refuse, and does not answer at all
+/// if no agent is listed.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Between two questions, even where GeoClue comes and goes all the time.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Minimum interval between two requests, even where GeoClue appears and disappears all the time.
+/// Source: our choice; a position is of no use within that time, and a shorter one loads the bus.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Each question starts GeoClue where it can be started, which the system logs; whoever permits it
-/// restarts it, which is heard.
+/// Pause after a refusal: each request starts GeoClue if possible, which the system logs. A user
+/// who permits it restarts GeoClue, which is detected. Source: our choice, six lines in the log
+/// each hour; a shorter one fills it, a longer one misses a permission that was given without a
+/// restart.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
@@ -185,7 +191,7 @@ mod tests {
     use super::*;
     use crate::private_bus::PrivateBus;
 
-    /// What the imitated service was asked, and by whom.
+    /// Requests that the imitated service received, and their sender.
     #[derive(Default)]
     struct Asked {
         words: Vec<String>,
@@ -301,7 +307,7 @@ mod tests {
         }
     }
 
-    /// GeoClue, with a log of what it is asked.
+    /// Imitates GeoClue, and logs the requests.
     async fn geoclue(private: &PrivateBus, log: &Log) -> Connection {
         let client = Client(Arc::clone(log), String::new(), 0, 0);
         let place = |latitude, speed| Place { latitude, speed };
@@ -339,7 +345,7 @@ mod tests {
             .unwrap();
     }
 
-    /// Waits until the log has the word at its end, and empties it.
+    /// Waits until the log ends with the word, and clears it.
     async fn asked(log: &Log, word: &str) {
         let is_said = async {
             while log.lock().unwrap().words.last().is_none_or(|last| last != word) {
@@ -389,7 +395,7 @@ mod tests {
             until(&mut told, Some(true)).await;
             want.send_replace(false);
             until(&mut told, None).await;
-            // What it had there is gone, and GeoClue forgets clients that go.
+            // Its connection has ended, and GeoClue removes clients whose connections end.
             let peer = log.lock().unwrap().peer.clone().unwrap();
             let bus = fdo::DBusProxy::new(&service).await.unwrap();
             let is_gone = async {
@@ -425,7 +431,7 @@ mod tests {
         for place in ["/wrong", "/nowhere", "/impossible", "/slow"] {
             update(&service, place).await;
         }
-        // Something that does not even name a place.
+        // An object that is not a valid location.
         let interface = "org.freedesktop.GeoClue2.Client";
         service
             .emit_signal(None::<&str>, "/client", interface, "LocationUpdated", &7_u32)
@@ -448,7 +454,7 @@ mod tests {
         asked(&log, "denied").await;
         assert_eq!(*told.borrow(), None);
         service.close().await.unwrap();
-        // Longer than it takes to see that the answer was no.
+        // Longer than it takes to process the refusal.
         sleep(Duration::from_secs(1)).await;
         log.lock().unwrap().denies = false;
         let service = geoclue(&private, &log).await;

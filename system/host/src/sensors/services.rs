@@ -1,61 +1,104 @@
-//! What services on the system's message bus know: UPower of the battery, ModemManager of signals.
+//! Facts from services on the system's message bus: UPower's battery state and ModemManager's
+//! modems.
 //!
-//! They are asked again when one of them comes, goes, or says that something is different, and
-//! every few seconds. Neither is started for this, and nothing of them is changed: ModemManager
-//! measures in dBm only while somebody has set a rate for all who use the modem
-//! (`mmcli --signal-setup`), which is left to them.
+//! They are queried when one of them appears, disappears, or signals a change, and every few
+//! seconds. Neither is started for this, and no setting is changed: ModemManager measures in dBm
+//! only after an operator has set a rate for all users of the modem (`mmcli --signal-setup`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::{SelectAll, select_all};
-use hawser_steer::policy::signal;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
-use zbus::fdo::ObjectManagerProxy;
 use zbus::message::Type;
-use zbus::names::OwnedInterfaceName;
-use zbus::zvariant::{OwnedObjectPath, OwnedValue};
 use zbus::{Connection, MatchRule, MessageStream};
 
+use super::modems::{MODEMS, Modem, modems};
 use crate::system_bus::{SystemBus, object, owners, patiently, runs};
-use crate::watched::tell_if_new;
+use crate::watched::send_if_changed;
 
-/// What they say.
+/// Facts of the services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) on_battery: Option<bool>,
-    /// By interface name. Units: dBm.
-    pub(super) signals: BTreeMap<String, i16>,
+    /// Modems by the interfaces that carry their packets.
+    pub(super) modems: BTreeMap<String, Modem>,
 }
 
-/// Tells what they say whenever it is something else, until nobody listens.
+impl Said {
+    /// Returns the signals by interface name. Units: dBm.
+    pub(super) fn signals(&self) -> impl Iterator<Item = (String, i16)> {
+        let modems = self.modems.iter();
+        modems.filter_map(|(name, modem)| Some((name.clone(), modem.signal?)))
+    }
+}
+
+/// Reports of the services, which end with the last of these values.
+#[derive(Clone, Debug)]
+pub struct Services {
+    said: watch::Receiver<Said>,
+}
+
+impl Services {
+    /// Starts listening to the services on `bus`; must be called within a tokio runtime.
+    #[must_use]
+    pub fn start(bus: SystemBus) -> Self {
+        let (tell, said) = watch::channel(Said::default());
+        hawser_linux::tasks::spawn(follow(bus, tell));
+        Self { said }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(said: watch::Receiver<Said>) -> Self {
+        Self { said }
+    }
+
+    pub(super) fn said(&self) -> watch::Ref<'_, Said> {
+        self.said.borrow()
+    }
+
+    /// Returns the present modems, by the interfaces that carry their packets.
+    #[must_use]
+    pub fn modems(&self) -> BTreeMap<String, Modem> {
+        self.said.borrow().modems.clone()
+    }
+
+    /// Waits until a report changes. Cancel safe.
+    pub async fn changed(&mut self) {
+        if self.said.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// Reports the facts after each change, until the receiver is dropped.
 pub(super) async fn follow(bus: SystemBus, tell: watch::Sender<Said>) {
     loop {
         tokio::select! {
             () = tell.closed() => return,
-            ended = listen(&bus, &tell) => tracing::trace!(error = ?ended.err(), "no message bus to listen to"),
+            ended = listen(&bus, &tell) => tracing::trace!(error = ?ended.err(), "no message bus"),
         }
         tell.send_replace(Said::default());
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Ends when the bus does.
+/// Reports the facts until the connection to the bus ends.
 async fn listen(bus: &SystemBus, tell: &watch::Sender<Said>) -> zbus::Result<()> {
     let bus = bus.connect().await?;
     let changes = patiently(changes(&bus)).await?;
     let changed = Notify::new();
     let looks = async {
         loop {
-            tell_if_new(tell, look(&bus).await);
-            let _ = timeout(LOOK_EVERY, changed.notified()).await;
-            // What happens together is looked at once.
+            send_if_changed(tell, sample(&bus).await);
+            let _ = timeout(POLL_INTERVAL, changed.notified()).await;
+            // Simultaneous changes are processed at once.
             sleep(SETTLED_AFTER).await;
         }
     };
-    // Always read: a full queue would hold up the answers behind it.
+    // Signals are always read, because a full queue would delay the answers after them.
     let heard = changes.for_each(async |_| changed.notify_one());
     tokio::select! {
         () = looks => {}
@@ -65,7 +108,7 @@ async fn listen(bus: &SystemBus, tell: &watch::Sender<Said>) -> zbus::Result<()>
     Ok(())
 }
 
-/// Whatever the services say by themselves.
+/// Returns the stream of the services' change signals.
 async fn changes(bus: &Connection) -> zbus::Result<SelectAll<MessageStream>> {
     let mut all = Vec::new();
     for service in [UPOWER, MODEMS] {
@@ -79,11 +122,11 @@ async fn changes(bus: &Connection) -> zbus::Result<SelectAll<MessageStream>> {
     Ok(select_all(all))
 }
 
-async fn look(bus: &Connection) -> Said {
-    let (battery, signals) = tokio::join!(patiently(on_battery(bus)), patiently(signals(bus)));
+async fn sample(bus: &Connection) -> Said {
+    let (battery, modems) = tokio::join!(patiently(on_battery(bus)), patiently(modems(bus)));
     Said {
         on_battery: said("UPower", battery),
-        signals: said("ModemManager", signals),
+        modems: said("ModemManager", modems),
     }
 }
 
@@ -92,7 +135,8 @@ fn said<T: Default>(service: &str, answer: zbus::Result<T>) -> T {
     answer.inspect_err(log).unwrap_or_default()
 }
 
-/// A machine without a battery is not on it; one with a supply that outlasts a cut may be.
+/// Returns whether the machine runs on battery: false without a battery; a machine with an
+/// uninterruptible power supply may run on it.
 async fn on_battery(bus: &Connection) -> zbus::Result<Option<bool>> {
     if !runs(bus, UPOWER).await? {
         return Ok(None);
@@ -101,84 +145,21 @@ async fn on_battery(bus: &Connection) -> zbus::Result<Option<bool>> {
     power.get_property("OnBattery").await.map(Some)
 }
 
-/// The signal of each modem, by the interfaces that carry its packets.
-async fn signals(bus: &Connection) -> zbus::Result<BTreeMap<String, i16>> {
-    let mut found = BTreeMap::new();
-    if !runs(bus, MODEMS).await? {
-        return Ok(found);
-    }
-    let root = ObjectManagerProxy::new(bus, MODEMS, "/org/freedesktop/ModemManager1").await?;
-    for mut interfaces in root.get_managed_objects().await?.into_values() {
-        let Some(strength) = strength(&mut interfaces) else {
-            continue;
-        };
-        let modem = interfaces.get_mut(MODEM);
-        let Some(modem) = modem else { continue };
-        let ports: Vec<(String, u32)> = take(modem, "Ports").unwrap_or_default();
-        let nets = ports.into_iter().filter(|(_, kind)| *kind == NET_PORT);
-        let mut names: Vec<_> = nets.map(|(name, _)| name).collect();
-        // PPP and multiplexed modems have an interface for each connection.
-        let bearers: Vec<OwnedObjectPath> = take(modem, "Bearers").unwrap_or_default();
-        for bearer in bearers.into_iter().take(MOST_BEARERS) {
-            let bearer = object(bus, (MODEMS, "org.freedesktop.ModemManager1.Bearer"), bearer).await?;
-            names.extend(bearer.get_property::<String>("Interface").await.ok());
-        }
-        found.extend(names.into_iter().map(|name| (name, strength)));
-    }
-    found.remove("");
-    Ok(found)
-}
-
-/// In the unit of the modem where somebody has it measured, else from its share of the scale.
-fn strength(interfaces: &mut HashMap<OwnedInterfaceName, HashMap<String, OwnedValue>>) -> Option<i16> {
-    let measured = interfaces.get_mut("org.freedesktop.ModemManager1.Modem.Signal");
-    let measured: Vec<HashMap<String, OwnedValue>> = measured
-        .map(|signal| {
-            TECHNOLOGIES
-                .iter()
-                .filter_map(|name| take(signal, name))
-                .collect()
-        })
-        .unwrap_or_default();
-    let strongest = |name| {
-        let value = |technology: &HashMap<String, OwnedValue>| f64::try_from(technology.get(name)?).ok();
-        measured
-            .iter()
-            .filter_map(value)
-            .filter_map(signal::from_dbm)
-            .max()
-    };
-    let share = |modem| {
-        // The second says whether it is of the last minute; a signal that stays the same is told
-        // once.
-        let (share, _): (u32, bool) = take(modem, "SignalQuality")?;
-        signal::from_percent(share)
-    };
-    strongest("rssi")
-        .or_else(|| interfaces.get_mut(MODEM).and_then(share))
-        .or_else(|| strongest("rsrp"))
-}
-
-fn take<T: TryFrom<OwnedValue>>(properties: &mut HashMap<String, OwnedValue>, name: &str) -> Option<T> {
-    T::try_from(properties.remove(name)?).ok()
-}
-
 const UPOWER: &str = "org.freedesktop.UPower";
-const MODEMS: &str = "org.freedesktop.ModemManager1";
-const MODEM: &str = "org.freedesktop.ModemManager1.Modem";
-const TECHNOLOGIES: [&str; 6] = ["Lte", "Nr5g", "Umts", "Gsm", "Evdo", "Cdma"];
-/// MM_MODEM_PORT_TYPE_NET.
-const NET_PORT: u32 = 2;
-/// More than any modem has connections at once.
-const MOST_BEARERS: usize = 8;
-/// For what comes without a word.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Poll interval of values that change without a signal. Source: our choice; a shorter one wakes an
+/// idle machine more often, a longer one shows an old signal.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Time within which simultaneous changes are collected. Source: our choice; a shorter one reads
+/// all services again for each of them.
 const SETTLED_AFTER: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
-    use zbus::zvariant::Value;
+    use std::collections::HashMap;
 
+    use zbus::zvariant::{OwnedObjectPath, OwnedValue, Value};
+
+    use super::super::modems::{MODEM, MODEM_3GPP, NET_PORT};
     use super::*;
     use crate::private_bus::PrivateBus;
 
@@ -263,7 +244,7 @@ mod tests {
         HashMap::from([(MODEM.to_owned(), modem)])
     }
 
-    /// With what somebody has it measure.
+    /// Adds values that the modem measures because another program has requested it.
     fn measured<const N: usize>(
         mut modem: HashMap<String, Properties>,
         all: [(&str, OwnedValue); N],
@@ -282,6 +263,10 @@ mod tests {
     async fn until(told: &mut watch::Receiver<Said>, what: &str, is_so: impl FnMut(&Said) -> bool) {
         let heard = timeout(Duration::from_secs(60), told.wait_for(is_so)).await;
         drop(heard.unwrap_or_else(|_| panic!("not heard: {what}")).unwrap());
+    }
+
+    fn signals(said: &Said) -> BTreeMap<String, i16> {
+        said.signals().collect()
     }
 
     fn listening(private: &PrivateBus) -> watch::Receiver<Said> {
@@ -343,8 +328,8 @@ mod tests {
             .insert("Bearers".to_owned(), value(bearers));
         let modems = vec![
             bearing,
-            // Measured comes before its share of a scale, the strongest before others, and like is
-            // compared with like.
+            // Measured values take precedence over percentages, the strongest is used, and only
+            // values of the same kind are compared.
             measured(
                 modem("wwan1", value((50_u32, true))),
                 [
@@ -360,7 +345,7 @@ mod tests {
         let service = modem_manager(&private, modems).await;
         let names = [("ppp0", -82), ("wwan0", -82), ("wwan1", -60), ("wwan2", -101)];
         let expected = BTreeMap::from(names.map(|(name, strength)| (name.to_owned(), strength)));
-        until(&mut told, "all modems", |said| said.signals == expected).await;
+        until(&mut told, "all modems", |said| signals(said) == expected).await;
         let modems = service
             .object_server()
             .interface::<_, Modems>("/org/freedesktop/ModemManager1")
@@ -368,9 +353,56 @@ mod tests {
             .unwrap();
         modems.get_mut().await.0.truncate(1);
         Modems::interfaces_added(modems.signal_emitter()).await.unwrap();
-        until(&mut told, "two modems less", |said| said.signals.len() == 2).await;
+        until(&mut told, "two modems less", |said| said.modems.len() == 2).await;
         service.close().await.unwrap();
-        until(&mut told, "nothing", |said| said.signals.is_empty()).await;
+        until(&mut told, "nothing", |said| said.modems.is_empty()).await;
+    }
+
+    /// Adds the registration in a network of 3GPP.
+    fn registered(mut modem: HashMap<String, Properties>, state: OwnedValue) -> HashMap<String, Properties> {
+        let registration = properties([
+            ("RegistrationState", state),
+            ("OperatorName", value("Sol\u{1b}[2J Mobile")),
+            ("Imei", value("490154203237518")),
+        ]);
+        modem.insert(MODEM_3GPP.to_owned(), registration);
+        let technologies = value(1_u32 << 14 | 1 << 15);
+        let own = modem.get_mut(MODEM).unwrap();
+        own.insert("AccessTechnologies".to_owned(), technologies);
+        modem
+    }
+
+    #[tokio::test]
+    async fn a_modem_that_goes_abroad_and_returns_is_heard() {
+        let Some(private) = PrivateBus::start() else {
+            return;
+        };
+        let mut told = listening(&private);
+        let quality = || value((50_u32, true));
+        // Home, roaming, searching, roaming for messages only, and nonsense.
+        let states = [1_u32, 5, 2, 7].map(value).into_iter().chain([value("far")]);
+        let modems = states.enumerate();
+        let modems =
+            modems.map(|(number, state)| registered(modem(&format!("wwan{number}"), quality()), state));
+        let service = modem_manager(&private, modems.collect()).await;
+        let roaming =
+            |said: &Said| -> Vec<_> { said.modems.values().map(|modem| modem.is_roaming).collect() };
+        let expected = [Some(false), Some(true), None, Some(true), None];
+        until(&mut told, "all states", |said| roaming(said) == expected).await;
+        let first = told.borrow().modems["wwan0"].clone();
+        assert_eq!(first.imei.as_deref(), Some("490154203237518"));
+        assert_eq!(
+            (first.operator.as_deref(), first.technology),
+            (Some("Sol[2J Mobile"), Some("5G"))
+        );
+        let modems = service
+            .object_server()
+            .interface::<_, Modems>("/org/freedesktop/ModemManager1")
+            .await
+            .unwrap();
+        modems.get_mut().await.0 = vec![registered(modem("wwan1", quality()), value(1_u32))];
+        Modems::interfaces_added(modems.signal_emitter()).await.unwrap();
+        until(&mut told, "home again", |said| roaming(said) == [Some(false)]).await;
     }
 
     #[tokio::test]
@@ -399,16 +431,16 @@ mod tests {
         ];
         let _modems = modem_manager(&private, modems).await;
         let mut told = listening(&private);
-        let expected = Said {
-            on_battery: None,
-            signals: BTreeMap::from([("yes".to_owned(), -51)]),
+        let is_one = |said: &Said| {
+            let expected = BTreeMap::from([("yes".to_owned(), -51)]);
+            said.on_battery.is_none() && signals(said) == expected
         };
         let _power = upower(&private, SilentPower).await;
-        until(&mut told, "the one good modem", |said| *said == expected).await;
+        until(&mut told, "the one good modem", is_one).await;
         drop(_power);
         let _power = upower(&private, WrongPower).await;
         sleep(SETTLED_AFTER * 4).await;
-        until(&mut told, "the one good modem again", |said| *said == expected).await;
+        until(&mut told, "the one good modem again", is_one).await;
     }
 
     #[tokio::test]

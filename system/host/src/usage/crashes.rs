@@ -1,5 +1,5 @@
-//! A crash, and a full disk, at each call of the database that changes a file: what was
-//! acknowledged is counted, once, and nothing that cannot be read is left.
+//! Tests a crash and a full disk at each database call that changes a file: acknowledged values are
+//! counted exactly once, and the file stays readable.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,9 +10,10 @@ use hawser_steer::quota::{Date, Used};
 use super::store::{Pending, Store};
 
 const CALLS: &str = "write,pwrite64,fsync,fdatasync,unlink,ftruncate,openat";
-/// For the process that counts until it is killed: where.
-const PLACE: &str = "HAWSER_TEST_COUNT_IN";
-/// Bytes that each addition counts.
+/// Environment variable with the directory for the process that counts until it is killed.
+const DIRECTORY_VARIABLE: &str = "HAWSER_TEST_COUNT_IN";
+/// Bytes that each addition counts. Source: our choice, any number, so that the sum shows the
+/// number of additions.
 const EACH: u64 = 1000;
 
 fn day() -> Date {
@@ -20,7 +21,7 @@ fn day() -> Date {
 }
 
 fn counted(path: &Path) -> u64 {
-    // As a daemon does after a crash: to write.
+    // Open for writing, as a daemon does after a crash.
     let store = Store::open(path).unwrap();
     let ledgers = store.load().unwrap();
     ledgers
@@ -28,10 +29,10 @@ fn counted(path: &Path) -> u64 {
         .map_or(0, |ledger| ledger.used(day(), 1).total())
 }
 
-/// No test: what the test below starts and kills.
+/// Process that the test below starts and kills; it is not a test itself.
 #[test]
 fn counts_until_it_is_killed() {
-    let Some(path) = std::env::var_os(PLACE) else {
+    let Some(path) = std::env::var_os(DIRECTORY_VARIABLE) else {
         return;
     };
     let Ok(mut store) = Store::open(Path::new(&path)) else {
@@ -65,7 +66,7 @@ fn what_was_acknowledged_is_counted_after_a_crash_at_any_step() {
             let end = if fault.starts_with("error") { "+" } else { "" };
             let inject = format!("inject={CALLS}:{fault}{call}{end}");
             let mut command = Command::new("strace");
-            // Nothing but what has to do with the file.
+            // Only files that belong to the database exist.
             for end in ["", "-journal", "-wal", "-shm"] {
                 command.arg("-P").arg(format!("{}{end}", path.display()));
             }
@@ -76,7 +77,7 @@ fn what_was_acknowledged_is_counted_after_a_crash_at_any_step() {
                 "usage::crashes::counts_until_it_is_killed",
                 "--nocapture",
             ]);
-            let output = command.env(PLACE, &path).output().unwrap();
+            let output = command.env(DIRECTORY_VARIABLE, &path).output().unwrap();
             let is_met = std::fs::read_to_string(log).unwrap().contains(if end.is_empty() {
                 "killed by SIGKILL"
             } else {

@@ -1,49 +1,50 @@
-//! Devices and their names: usage belongs to a device, and names may change hands.
+//! Devices and their names: usage belongs to a device, and names may move between devices.
 //!
-//! A device is known by its index while it is plugged in, and by its hardware address afterwards.
-//! An address that several devices have (a VLAN and its carrier, cards of one radio) tells none of
-//! them, and names do. One that a program has drawn (a phone that is tethered) may be another one
-//! each time: such a device is the one that had its name before, unless that one is there too.
+//! A device is identified by its interface index while it is plugged in, and by its hardware
+//! address afterwards. An address shared by several devices (a VLAN and its parent, interfaces of
+//! one radio) identifies none of them; then names are used. A locally administered address (such as
+//! of a tethered phone) may differ each time: such a device is identified with the previous owner
+//! of its name, unless that one is present too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hawser_linux::netlink::{CountedDevice, HardwareAddress};
 
-/// Properties by which a device is known again.
+/// Properties by which a device is recognised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
     /// Index of the interface, in this run.
     index: Option<u32>,
-    /// Hardware address, where no other device has it.
+    /// Hardware address, if no other device has it.
     pub(super) address: Option<HardwareAddress>,
 }
 
 impl Known {
-    /// Returns true if both are one device.
+    /// Returns whether both are the same device.
     fn is(&self, other: &Self) -> bool {
         let has_address = self.address.is_some() && self.address == other.address;
         has_address || (self.index.is_some() && self.index == other.index)
     }
 }
 
-/// The devices by the name under which their usage is kept: the one that each has, or had last.
+/// Devices by the name under which their usage is stored: the current or last name of each.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     known: BTreeMap<String, Known>,
-    /// The device that had each name last, also where its usage is kept under another one now.
+    /// Last device with each name, even if its usage is now stored under another name.
     had: BTreeMap<String, Known>,
 }
 
-/// Consequences of which devices are there.
+/// Changes that result from the present devices.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Devices whose usage is stored under another name: all at once, and no two under one.
+    /// Devices whose usage moves to another name, in one step, with distinct names.
     pub(super) moved: Vec<Moved>,
-    /// Names that another device had before.
+    /// Names that previously belonged to another device.
     pub(super) taken: Vec<String>,
 }
 
-/// A device whose usage is kept under another name from now on.
+/// A device whose usage is stored under another name from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) from: String,
@@ -67,7 +68,7 @@ impl Devices {
         }
     }
 
-    /// Names the devices that an address tells, to be kept.
+    /// Returns the names of devices that are identified by an address, for storage.
     pub(super) fn addresses(&self) -> BTreeMap<String, HardwareAddress> {
         let known = self.known.iter();
         known
@@ -75,7 +76,7 @@ impl Devices {
             .collect()
     }
 
-    /// Takes in which devices there are.
+    /// Processes the list of present devices.
     pub(super) fn handle_seen(&mut self, seen: &[CountedDevice]) -> Changes {
         let before: Vec<_> = seen.iter().map(|device| self.name_before(device, seen)).collect();
         let mut fresh = BTreeMap::new();
@@ -103,7 +104,7 @@ impl Devices {
             if here.contains(name) {
                 continue;
             }
-            // A device that is not there keeps its name until another one has it.
+            // An absent device keeps its name until another one gets it.
             let mut kept = name.clone();
             if fresh.contains_key(name) {
                 kept = aside(name, known, &self.known);
@@ -122,7 +123,7 @@ impl Devices {
         Changes { moved, taken }
     }
 
-    /// Returns the name under which the usage of a device was kept so far.
+    /// Returns the name under which the usage of a device was stored so far.
     fn name_before(&self, device: &CountedDevice, seen: &[CountedDevice]) -> Option<String> {
         let by_index = |known: &Known| known.index == Some(device.index);
         let address = device.address.filter(|address| is_unique(*address, seen));
@@ -145,13 +146,13 @@ impl Devices {
     }
 }
 
-/// Returns true if no other device that is there has the address.
+/// Returns whether no other present device has the address.
 fn is_unique(address: HardwareAddress, seen: &[CountedDevice]) -> bool {
     let having = seen.iter().filter(|device| device.address == Some(address));
     having.count() == 1
 }
 
-/// A name for the usage of a device that is not there and whose name another one has taken.
+/// Returns a name for the usage of an absent device whose name another device has now.
 fn aside(name: &str, known: &Known, taken: &BTreeMap<String, Known>) -> String {
     let which = known
         .address
@@ -184,14 +185,15 @@ mod tests {
             .collect()
     }
 
-    /// First bytes of an address of a maker, and of one that a program has drawn.
+    /// First byte of an address assigned by a manufacturer; the next constant is that of a locally
+    /// administered address.
     const MADE: u8 = 0;
     const DRAWN: u8 = 2;
 
     #[test]
     fn usage_follows_devices_whose_names_are_swapped() {
         for first in [MADE, DRAWN] {
-            // While they are plugged in, and when they are plugged in again.
+            // Both while they stay plugged in, and after they are plugged in again.
             for more in [0, 10] {
                 let mut devices = Devices::default();
                 let before = [device("eth1", 1, first, 1), device("eth2", 2, first, 2)];

@@ -1,14 +1,13 @@
-//! What networks have carried, across restarts, and what is left of their quotas.
+//! Usage of networks across restarts, and the remainder of their quotas.
 //!
-//! The counters of the kernel's devices are read every second; what they show more than before
-//! counts for the day that it is, and for the device, also under another name (`devices.rs`).
-//! Every few seconds what has been counted goes to the disk in one
-//! transaction, and the rest at the end: a crash loses at most [`WRITE_EVERY`]. Without a disk it
-//! counts on in memory and says so once.
+//! The kernel's device counters are read every second; their increase is added to the current day
+//! of the device, even if its name has changed (`devices.rs`). Counted bytes are written to the
+//! disk in one transaction every few seconds, and at the end: a crash loses at most
+//! [`WRITE_EVERY`]. If the disk cannot be written, counting continues in memory, with one warning.
 //!
-//! Limitations: a device's counters hold all that it carries, local traffic too, and not what is
-//! carried while this does not run. Providers count in ways of their own: a quota a little below
-//! the contract's leaves room.
+//! Limitations: a device's counters include all its traffic, local traffic too, and traffic is not
+//! counted while the daemon is not running. Providers count differently: set a quota a little below
+//! the contract's.
 
 mod devices;
 mod store;
@@ -30,36 +29,36 @@ use store::{Pending, Store};
 
 pub use crate::database::StoreError;
 
-/// What something has carried on a day, all in all: its name, the day, how much.
+/// Usage of a name on a day: the name, the day, the sum.
 pub type DaySum = ((String, Date), Used);
 
-/// Counts all networks.
+/// Usage counters of all networks.
 #[derive(Debug)]
 pub struct Usage {
     store: Option<Store>,
     ledgers: BTreeMap<String, Ledger>,
-    /// What the devices' counters showed last.
+    /// Last counters of the devices.
     counters: BTreeMap<String, Used>,
     pending: Pending,
     write_at: Instant,
     levels: BTreeMap<String, Level>,
     /// Devices to which the usage belongs, by name.
     devices: Devices,
-    /// Names that another device has taken in this run, with a word to the user.
+    /// Names that another device got in this run, with a message for the user.
     taken: BTreeMap<String, String>,
-    /// Set when devices got other names since this was last asked.
+    /// Set if names of devices have changed since the last query.
     has_other_names: bool,
-    /// The day it is.
+    /// Current day.
     today: Date,
 }
 
 impl Usage {
-    /// Goes on from what is kept in the directory; in memory alone where that cannot be read.
+    /// Continues the usage stored in the directory; counts in memory only if it cannot be read.
     pub fn open(dir: &Path) -> Self {
         Self::open_file(&file(dir))
     }
 
-    /// The same, of another file than that of the networks.
+    /// Opens a usage file other than that of the networks.
     pub fn open_file(path: &Path) -> Self {
         let opened = Store::open(path).and_then(|store| Ok((store.load()?, store.devices()?, store)));
         let (opened, devices) = match opened {
@@ -71,8 +70,8 @@ impl Usage {
         usage
     }
 
-    /// The same, with a name that no other file has: drawn when it was made, or now where nothing
-    /// can be kept. What is kept under another name is not taken in.
+    /// Opens a usage file and returns its unique name, which was chosen at random when it was
+    /// created, or now if nothing can be stored. Usage stored under another name is not included.
     pub fn open_named(path: &Path) -> (Self, String) {
         let opened = Store::open(path).and_then(|store| Ok((store.name()?, store.load()?, store)));
         match opened {
@@ -85,7 +84,7 @@ impl Usage {
         let (ledgers, store) = match opened {
             Ok((ledgers, store)) => (ledgers, Some(store)),
             Err(error) => {
-                tracing::warn!(%error, "usage is not kept: counts and quotas begin anew with each start");
+                tracing::warn!(%error, "cannot store usage: counts and quotas start from zero at each start");
                 (BTreeMap::new(), None)
             }
         };
@@ -103,8 +102,8 @@ impl Usage {
         }
     }
 
-    /// Takes in all devices that there are, and counts what those have carried that `is_counted`
-    /// names. Bytes belong to a device, also under another name.
+    /// Processes the counters of all devices, and counts the traffic of those selected by
+    /// `is_counted`. Bytes belong to a device even if its name changes.
     pub fn handle_devices(
         &mut self,
         devices: &[CountedDevice],
@@ -119,7 +118,7 @@ impl Usage {
                 .get(&name)
                 .map_or_else(String::new, |address| format!(" ({address})"));
             let text = format!(
-                "{name} is another device now{which}: what client.toml says of {name} holds for it, and what devices have carried stays with them"
+                "{name} is another device now{which}: settings of {name} in client.toml apply to it, and the counted usage stays with each device"
             );
             tracing::warn!(network = name, "{text}");
             self.taken.insert(name, text);
@@ -135,8 +134,8 @@ impl Usage {
         self.handle_counters(&counted, now);
     }
 
-    /// Names of which `client.toml` says something and that have another device than before, each
-    /// with a word to the user.
+    /// Returns a message for the user for each name that is configured in `client.toml` and now
+    /// belongs to another device.
     pub fn notices(&self, config: &ClientConfig) -> Vec<String> {
         let taken = self.taken.iter();
         let is_of_name = |name: &String| {
@@ -147,20 +146,20 @@ impl Usage {
         meant.map(|(_, text)| text.clone()).collect()
     }
 
-    /// Returns whether devices have other names than when this was last asked, or are new:
-    /// settings of devices may be for other names then.
+    /// Returns whether names of devices have changed since the last call, or devices are new:
+    /// settings of devices may then apply to other names.
     pub fn poll_other_names(&mut self) -> bool {
         std::mem::take(&mut self.has_other_names)
     }
 
-    /// Keeps under other names what devices have carried.
+    /// Stores the traffic of devices under their new names.
     fn rename(&mut self, moved: &[Moved], addresses: &BTreeMap<String, HardwareAddress>) {
-        // What waits is of the names until now.
+        // Pending values belong to the previous names.
         self.write();
         if let Some(store) = &mut self.store
             && let Err(error) = store.rename(moved, addresses)
         {
-            tracing::warn!(%error, "usage is not written under the devices' new names");
+            tracing::warn!(%error, "cannot store usage under the devices' new names");
         }
         rename_keys(&mut self.ledgers, moved);
         rename_keys(&mut self.counters, moved);
@@ -173,7 +172,7 @@ impl Usage {
         }
     }
 
-    /// The devices' counters as they are now: name, received, sent.
+    /// Processes the devices' current counters: name, received and sent bytes.
     fn handle_counters(&mut self, counted: &[(String, u64, u64)], now: Instant) {
         self.today = today();
         for (name, received, sent) in counted {
@@ -189,34 +188,35 @@ impl Usage {
         self.write_if_due(now);
     }
 
-    /// Counts what was carried in the name of something that has no counters of the kernel's. The
-    /// caller sees to [`Self::write_if_due`].
-    pub fn handle_carried(&mut self, name: &str, used: Used) {
+    /// Counts the traffic of an object without kernel counters, by name. The caller calls
+    /// [`Self::write_if_due`].
+    pub fn handle_transferred(&mut self, name: &str, used: Used) {
         self.today = today();
         self.count(name, used);
     }
 
-    /// The calendar month that it is: `2026-11`.
+    /// Returns the current calendar month, such as `2026-11`.
     pub fn month(&self) -> String {
         let newest = self.ledgers.values().map(|ledger| ledger.believed(self.today));
         let today = newest.max().unwrap_or(self.today);
         today.to_string()[..7].to_owned()
     }
 
-    /// What has been carried in that month, by name.
+    /// Returns the usage of that month, by name.
     pub fn of_month(&self) -> impl Iterator<Item = (&str, Used)> {
         let ledgers = self.ledgers.iter();
         ledgers.map(|(name, ledger)| (name.as_str(), ledger.used(self.today, 1)))
     }
 
-    /// The sums of all days that are kept.
+    /// Returns the sums of all stored days.
     pub fn days(&self) -> impl Iterator<Item = DaySum> {
         let ledgers = self.ledgers.iter();
         ledgers.flat_map(|(name, ledger)| ledger.days().map(|(day, used)| ((name.clone(), day), used)))
     }
 
-    /// Brings to the disk what has waited for [`WRITE_EVERY`]; the sums of the days that are there
-    /// now and were not before. Where nothing is kept, they are what was counted meanwhile.
+    /// Writes values to the disk that have been pending for [`WRITE_EVERY`], and returns the
+    /// updated sums of their days. If nothing is stored on a disk, returns the amounts counted
+    /// meanwhile.
     pub fn write_if_due(&mut self, now: Instant) -> Vec<DaySum> {
         if now < self.write_at {
             return Vec::new();
@@ -234,14 +234,14 @@ impl Usage {
         self.pending.entry((name.to_owned(), day)).or_default().add(used);
     }
 
-    /// Brings to the disk what is not there yet; the sums of its days.
+    /// Writes all pending values to the disk, and returns the updated sums of their days.
     pub fn write(&mut self) -> Vec<DaySum> {
         if let Some(store) = &mut self.store
             && !self.pending.is_empty()
             && let Err(error) = store.add(&self.pending)
         {
-            // What was counted stays for the next attempt.
-            tracing::warn!(%error, "usage is not written");
+            // Counted values stay pending until the next attempt.
+            tracing::warn!(%error, "cannot store usage");
             return Vec::new();
         }
         let written = std::mem::take(&mut self.pending).into_keys();
@@ -252,30 +252,30 @@ impl Usage {
         written.map(sum).collect()
     }
 
-    /// How much of its quota a network has used; `Free` without one.
+    /// Returns the level of a network's quota; `Free` without one.
     pub fn level(&self, name: &str, config: &NetworkConfig) -> Level {
         config
             .quota()
             .map_or(Level::Free, |quota| quota.level(self.used(name, config)))
     }
 
-    /// What is left of its quota; `None` without one.
+    /// Returns the remainder of its quota; `None` without one.
     pub fn left(&self, name: &str, config: &NetworkConfig) -> Option<Bytes> {
         config.quota().map(|quota| quota.left(self.used(name, config)))
     }
 
-    /// Whether new flows avoid the network, whatever others there are.
+    /// Returns whether new flows avoid the network, regardless of other networks.
     pub fn is_shut(&self, name: &str, config: &NetworkConfig) -> bool {
         let shuts = matches!(config.quota_action, QuotaAction::Stop | QuotaAction::Drain);
         shuts && self.level(name, config) == Level::Spent
     }
 
-    /// Whether the network is to be used only while no other works.
+    /// Returns whether the network is to be used only while no other works.
     pub fn is_backup(&self, name: &str, config: &NetworkConfig) -> bool {
         config.quota_action == QuotaAction::Backup && self.level(name, config) == Level::Spent
     }
 
-    /// Networks on another level than when this was last asked, with the level.
+    /// Returns the networks whose level has changed since the last call, with the level.
     pub fn poll_levels<'a>(
         &mut self,
         names: impl Iterator<Item = &'a str>,
@@ -299,7 +299,7 @@ impl Usage {
         })
     }
 
-    /// What `status` shows of a network.
+    /// Returns the entry of a network in `status`.
     pub fn report(&self, name: &str, config: &NetworkConfig) -> Value {
         let today = self
             .ledgers
@@ -319,7 +319,7 @@ impl Drop for Usage {
     }
 }
 
-/// All that is kept in the directory, by network and period, for `hawser usage`.
+/// Returns the usage in the directory, by network and period, for `hawser usage`.
 ///
 /// # Errors
 /// The file is there and cannot be read.
@@ -341,7 +341,7 @@ pub fn read(dir: &Path, config: &ClientConfig) -> Result<Value, StoreError> {
     Ok(json!({ "version": 1, "networks": networks }))
 }
 
-/// All that is kept in a file, by name and calendar month.
+/// Returns the usage in a file, by name and calendar month.
 ///
 /// # Errors
 /// The file is there and cannot be read.
@@ -391,7 +391,7 @@ fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// What a counter shows more than before; one that shows less has begun anew.
+/// Returns the increase of a counter; one that decreased has restarted.
 pub fn since(before: Used, now: Used) -> Used {
     if now.received < before.received || now.sent < before.sent {
         return now;
@@ -411,8 +411,9 @@ fn file(dir: &Path) -> PathBuf {
     dir.join("usage.sqlite")
 }
 
-/// What a crash may lose, against how often a disk must wake: a transaction waits for the disk once
-/// or twice.
+/// Maximum loss in a crash, weighed against how often a disk must wake: a transaction waits for the
+/// disk once or twice. Source: our choice; a longer one loses more of a quota's account, a shorter
+/// one wears flash memory.
 pub const WRITE_EVERY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The days and their bytes on the disk: an SQLite file that only root may read.
+//! Usage by day on the disk, in an SQLite file that only root can read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use rusqlite::params;
 use super::devices::Moved;
 use crate::database::{Database, Format, StoreError, signed};
 
-/// What has been carried by network and day, since it was last written.
+/// Usage by network and day since the last write.
 pub(super) type Pending = BTreeMap<(String, Date), Used>;
 
 /// The open file.
@@ -20,19 +20,19 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens the file to count in it; makes it if need be.
+    /// Opens the file for writing; creates it if necessary.
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let database = Database::open(path, &FORMAT)?;
         Ok(Self { database })
     }
 
-    /// Opens the file to read it; `None` when there is none.
+    /// Opens the file for reading; `None` if there is none.
     pub(super) fn open_to_read(path: &Path) -> Result<Option<Self>, StoreError> {
         let database = Database::open_to_read(path, &FORMAT)?;
         Ok(database.map(|database| Self { database }))
     }
 
-    /// Everything that was kept, by network.
+    /// Returns everything stored, by network.
     pub(super) fn load(&self) -> Result<BTreeMap<String, Ledger>, StoreError> {
         self.database.run(|connection| {
             let mut ledgers: BTreeMap<String, Ledger> = BTreeMap::new();
@@ -54,7 +54,7 @@ impl Store {
         })
     }
 
-    /// The devices whose usage is kept, by the name under which it is.
+    /// Returns the devices whose usage is stored, by name.
     pub(super) fn devices(&self) -> Result<BTreeMap<String, HardwareAddress>, StoreError> {
         self.database.run(|connection| {
             connection.execute_batch(DEVICES)?;
@@ -70,7 +70,8 @@ impl Store {
         })
     }
 
-    /// Keeps what devices have carried under other names, and whose it is, all of it or nothing.
+    /// Moves the usage of devices to their new names, and stores their addresses, in one
+    /// transaction.
     pub(super) fn rename(
         &mut self,
         moved: &[Moved],
@@ -83,7 +84,7 @@ impl Store {
                 copy.execute(params![from, to])?;
                 delete.execute([from]).map(drop)
             };
-            // By names that no device has, because two may take each other's.
+            // Use temporary names, because two devices may exchange their names.
             for Moved { from, to } in moved {
                 rename(from, &format!("/{to}"))?;
             }
@@ -99,7 +100,8 @@ impl Store {
         })
     }
 
-    /// The name of this file: drawn at random once, so that a file that replaces it has another.
+    /// Returns the name of this file, which was chosen at random once, so that a file that replaces
+    /// it has another.
     pub(super) fn name(&self) -> Result<String, StoreError> {
         self.database.run(|connection| {
             connection.execute_batch(
@@ -111,7 +113,7 @@ impl Store {
         })
     }
 
-    /// Adds what was carried, all of it or nothing.
+    /// Adds counted traffic in one transaction.
     pub(super) fn add(&mut self, pending: &Pending) -> Result<(), StoreError> {
         self.database.change(|transaction| {
             for ((network, day), used) in pending {
@@ -127,7 +129,7 @@ impl Store {
     }
 }
 
-/// Of what this reads and writes.
+/// Format of this file.
 const FORMAT: Format = Format {
     version: 1,
     schema: "CREATE TABLE usage (
@@ -143,7 +145,7 @@ const DEVICES: &str = "CREATE TABLE IF NOT EXISTS device (
     network TEXT NOT NULL PRIMARY KEY,
     address BLOB NOT NULL
 ) WITHOUT ROWID;";
-/// Usage that is there under the new name already is of a time before devices were known.
+/// Usage already stored under the new name is from before devices were identified.
 const COPY: &str = "INSERT INTO usage SELECT ?2, day, received, sent FROM usage WHERE network = ?1
     ON CONFLICT DO UPDATE SET received = received + excluded.received, sent = sent + excluded.sent";
 const ADD: &str = "INSERT INTO usage VALUES (?1, ?2, ?3, ?4)

@@ -43,7 +43,7 @@ fn a_crash_loses_what_is_younger_than_the_last_write_and_no_more() {
     for second in 0..=12 {
         usage.handle_counters(&lte(second * 100, 0), at(second));
     }
-    // Whoever is killed says nothing more.
+    // A killed process writes nothing more.
     std::mem::forget(usage);
     assert_eq!(total(&Usage::open(dir.path())), 1_000);
 }
@@ -115,7 +115,10 @@ fn what_a_newer_version_wrote_is_refused_by_name() {
     let connection = rusqlite::Connection::open(file(dir.path())).unwrap();
     connection.execute_batch("PRAGMA user_version = 9").unwrap();
     let error = read(dir.path(), &ClientConfig::default()).unwrap_err();
-    assert!(error.to_string().contains("a newer Hawser wrote it"), "{error}");
+    assert!(
+        error.to_string().contains("written by a newer version of Hawser"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -146,14 +149,14 @@ fn months_are_read_without_a_daemon() {
     assert_eq!(months[1]["level"], "low");
 }
 
-/// Sums that were said under one name must not be said again under another.
+/// Sums that were reported under one name must not be reported again under another.
 #[test]
 fn what_is_kept_under_a_name_that_cannot_be_read_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(dir.path());
     let used = Used { received: 5, sent: 2 };
     let (mut usage, name) = Usage::open_named(&path);
-    usage.handle_carried("alice", used);
+    usage.handle_transferred("alice", used);
     let written = usage.write_if_due(at(0));
     assert_eq!(written.len(), 1);
     assert_eq!(usage.days().collect::<Vec<_>>(), written);
@@ -170,8 +173,8 @@ fn what_is_kept_under_a_name_that_cannot_be_read_is_left_alone() {
     let (mut usage, other) = Usage::open_named(&path);
     assert_ne!(other, name);
     assert_eq!(usage.days().count(), 0);
-    // It counts on in memory.
-    usage.handle_carried("alice", used);
+    // It continues to count in memory.
+    usage.handle_transferred("alice", used);
     assert_eq!(usage.write_if_due(at(0)), written);
 }
 

@@ -1,11 +1,11 @@
-//! Instructions of eBPF, and jumps by label.
+//! Assembler of eBPF instructions, with jumps to labels.
 //!
 //! Source: RFC 9669 (BPF Instruction Set Architecture).
 
 use std::collections::BTreeMap;
 
-/// A register. `R0` is a result, `R1` to `R5` are arguments, `R6` to `R9` outlive calls, `R10` is
-/// the end of the stack.
+/// A register. `R0` is the result, `R1` to `R5` are arguments, `R6` to `R9` are preserved across
+/// calls, `R10` is the frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Register {
     R0,
@@ -20,7 +20,7 @@ pub(super) enum Register {
     R10 = 10,
 }
 
-/// How much a load or store moves.
+/// Width of a load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Width {
     Byte = 0x10,
@@ -29,7 +29,7 @@ pub(super) enum Width {
     Double = 0x18,
 }
 
-/// When a jump is taken.
+/// Condition of a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum If {
     Equal = 0x10,
@@ -80,8 +80,8 @@ impl Assembly {
         self.push(0x97, (to as u8, 0), 0, value)
     }
 
-    /// `R0` = what stands there in the packet that `R6` is the context of, as a number; the program
-    /// ends with 0 where the packet is shorter.
+    /// `R0` = value at an offset of the packet whose context is in `R6`, in host byte order; the
+    /// program ends with 0 if the packet is shorter.
     pub(super) fn load_packet(&mut self, width: Width, offset: i32) -> &mut Self {
         self.push(0x20 | width as u8, (0, 0), 0, offset)
     }
@@ -108,13 +108,13 @@ impl Assembly {
         self.push(0x63 | width as u8, (base as u8, from as u8), offset, 0)
     }
 
-    /// Jumps if `left` compares so with a value.
+    /// Jumps if the condition holds for `left` and a value.
     pub(super) fn jump_if(&mut self, when: If, left: Register, value: i32, label: &'static str) -> &mut Self {
         self.jumps.push((self.code.len(), label));
         self.push(0x05 | when as u8, (left as u8, 0), 0, value)
     }
 
-    /// Jumps if two registers compare so.
+    /// Jumps if the condition holds for two registers.
     pub(super) fn jump_if_both(
         &mut self,
         when: If,
@@ -142,21 +142,21 @@ impl Assembly {
         self.set(Register::R0, result).leave()
     }
 
-    /// Ends the program with what is in `R0`.
+    /// Ends the program with the value of `R0`.
     pub(super) fn leave(&mut self) -> &mut Self {
         self.push(0x95, (0, 0), 0, 0)
     }
 
-    /// Jumps to this label lead here.
+    /// Defines a label at the current position.
     pub(super) fn label(&mut self, label: &'static str) -> &mut Self {
         self.labels.insert(label, self.code.len());
         self
     }
 
-    /// The instructions.
+    /// Returns the instructions.
     ///
     /// # Panics
-    /// A jump leads to a label that is not there.
+    /// A jump refers to an undefined label.
     pub(super) fn finish(&mut self) -> Vec<u64> {
         for (at, label) in &self.jumps {
             let distance = self.labels[label] as i64 - *at as i64 - 1;

@@ -1,5 +1,5 @@
-//! Control groups of version 2: where programs are attached, and a group whose sockets are marked,
-//! or bound to an interface.
+//! Control groups (version 2): a group whose sockets are marked, or bound to an interface, by an
+//! attached program.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::assembly::{Assembly, Register, Width};
-use super::kernel::{MARK, Place, attach, load};
+use super::kernel::{AttachPoint, MARK, attach, load};
 use super::root::root;
 use super::subflows;
 use crate::process;
 
-/// A control group below that of this process, in which every socket that is made has a mark. This
-/// process is in it while it lives, and so are the programs that it starts.
+/// A control group below that of this process, in which every new socket gets a mark. This process
+/// is in the group for the lifetime of this value, and so are the programs that it starts.
 #[derive(Debug)]
 pub struct MarkedGroup {
     _root: OwnedFd,
@@ -24,11 +24,11 @@ pub struct MarkedGroup {
 }
 
 impl MarkedGroup {
-    /// Makes the group and moves this process there. `device`: the index of the interface that
-    /// every socket is bound to, where it has no choice.
+    /// Creates the group and moves this process into it. `device` is the index of the interface to
+    /// which every socket is bound, if any.
     ///
     /// # Errors
-    /// Rights are missing, or the kernel lacks control groups of version 2.
+    /// Privileges are missing, or the kernel lacks control groups of version 2.
     pub fn enter(mark: u32, device: Option<u32>) -> io::Result<Self> {
         let root = root()?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
@@ -40,8 +40,8 @@ impl MarkedGroup {
         let path = before.join(format!("hawser-run-{}", std::process::id()));
         fs::create_dir(&path)?;
         let attached = File::open(&path).and_then(|directory| {
-            let program = load(Place::SocketMade, &program(mark, device))?;
-            let mut links = vec![attach(Place::SocketMade, &program, directory.as_fd())?];
+            let program = load(AttachPoint::SocketMade, &program(mark, device))?;
+            let mut links = vec![attach(AttachPoint::SocketMade, &program, directory.as_fd())?];
             // A kernel without MPTCP has no subflows to mark.
             links.extend(
                 subflows::mark_group(mark, directory.as_fd())
@@ -67,8 +67,8 @@ impl MarkedGroup {
 }
 
 impl MarkedGroup {
-    /// Ends the programs of the group that are left behind, and with them what the mark lets them
-    /// do: those that do not end within [`ENDS`] when they are asked are killed.
+    /// Ends the remaining programs of the group, so that none keeps using the mark: programs that
+    /// do not terminate within [`ENDS`] are killed.
     pub fn end_programs(&self) {
         self.leave();
         let begun = Instant::now();
@@ -78,7 +78,7 @@ impl MarkedGroup {
         while !self.programs().is_empty() && begun.elapsed() < ENDS {
             std::thread::sleep(POLL_INTERVAL);
         }
-        // Also those that have begun meanwhile. `cgroup.kill` is there since Linux 5.14.
+        // Also kills programs started meanwhile. `cgroup.kill` exists since Linux 5.14.
         if !self.programs().is_empty() && fs::write(self.path.join("cgroup.kill"), "1").is_err() {
             self.programs().into_iter().for_each(process::kill);
         }
@@ -88,12 +88,12 @@ impl MarkedGroup {
         }
     }
 
-    /// Moves this process back to where it was.
+    /// Moves this process back to its previous group.
     fn leave(&self) {
         let _ = fs::write(self.before.join("cgroup.procs"), "0");
     }
 
-    /// The processes of the group.
+    /// Returns the processes of the group.
     fn programs(&self) -> Vec<u32> {
         let text = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
@@ -103,7 +103,7 @@ impl MarkedGroup {
 impl Drop for MarkedGroup {
     fn drop(&mut self) {
         self.leave();
-        // Refused while programs that were left behind are in it; they end it.
+        // Refused while the group contains other programs.
         let _ = fs::remove_dir(&self.path);
     }
 }
@@ -124,10 +124,10 @@ fn program(mark: u32, device: Option<u32>) -> Vec<u64> {
     code.finish()
 }
 
-/// Time for programs that are asked to end. Source: a browser writes its profile, which takes less
-/// than a second.
+/// Time for programs to terminate after `SIGTERM`. Source: a browser writes its profile, which
+/// takes less than a second.
 const ENDS: Duration = Duration::from_secs(2);
 /// Poll interval for programs that are left. Source: a hundredth of [`ENDS`].
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// `bound_dev_if` of `struct bpf_sock`.
+/// `bound_dev_if` of `struct bpf_sock` of linux/bpf.h.
 const BOUND_DEVICE: i16 = 0;

@@ -4,22 +4,22 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Where a program stands in the kernel.
+/// Attachment of a program in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Where a packet is read: `BPF_PROG_TYPE_SOCKET_FILTER`.
+pub(super) enum AttachPoint {
+    /// Reception of a packet: `BPF_PROG_TYPE_SOCKET_FILTER`.
     Packet,
-    /// Before a socket is made: `BPF_PROG_TYPE_CGROUP_SOCK`, `BPF_CGROUP_INET_SOCK_CREATE`.
+    /// Before a socket is created: `BPF_PROG_TYPE_CGROUP_SOCK`, `BPF_CGROUP_INET_SOCK_CREATE`.
     SocketMade,
     /// Before `setsockopt`: `BPF_PROG_TYPE_CGROUP_SOCKOPT`, `BPF_CGROUP_SETSOCKOPT`.
     SetOption,
     /// Before a socket connects: `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`, `BPF_CGROUP_INET4_CONNECT`.
     Connect4,
-    /// The same for IPv6: `BPF_CGROUP_INET6_CONNECT`.
+    /// `BPF_CGROUP_INET6_CONNECT`: a connect of an IPv6 socket.
     Connect6,
 }
 
-impl Place {
+impl AttachPoint {
     fn program_type(self) -> u32 {
         match self {
             Self::Packet => 1,
@@ -31,7 +31,7 @@ impl Place {
 
     fn attach_type(self) -> u32 {
         match self {
-            // It has one place only.
+            // It has only one attach point.
             Self::Packet => 0,
             Self::SocketMade => 2,
             Self::Connect4 => 10,
@@ -49,7 +49,7 @@ pub(super) struct Map {
 }
 
 impl Map {
-    /// A table of four-byte values under keys of `key` bytes.
+    /// Creates a table of four-byte values with keys of `key` bytes.
     pub(super) fn new(key: usize, entries: u32) -> io::Result<Self> {
         let fd = make_map(HASH, u32::try_from(key).unwrap_or(u32::MAX), 4, entries)?;
         Ok(Self { fd, key })
@@ -73,15 +73,15 @@ impl Map {
     }
 }
 
-/// Makes a table of a kind, with keys and values of so many bytes.
+/// Creates a map of a kind, with these sizes of keys and values.
 pub(super) fn make_map(kind: u32, key: u32, value: u32, entries: u32) -> io::Result<OwnedFd> {
     let mut attributes = [0_u32; 18];
     attributes[..4].copy_from_slice(&[kind, key, value, entries]);
     open(MAP_CREATE, &attributes)
 }
 
-/// Loads a program; what the kernel's checker has against it is in the error.
-pub(super) fn load(place: Place, code: &[u64]) -> io::Result<OwnedFd> {
+/// Loads a program; the error contains the verifier's message.
+pub(super) fn load(place: AttachPoint, code: &[u64]) -> io::Result<OwnedFd> {
     let license: &CStr = c"Apache-2.0";
     let mut log = vec![0_u8; LOG];
     let instructions = u32::try_from(code.len()).unwrap_or(u32::MAX);
@@ -107,9 +107,9 @@ pub(super) fn load(place: Place, code: &[u64]) -> io::Result<OwnedFd> {
     })
 }
 
-/// Puts a program into the control group that `group` is an open directory of, beside those that
-/// are there. It stays while the link does.
-pub(super) fn attach(place: Place, program: &OwnedFd, group: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+/// Attaches a program to the control group whose open directory is `group`, in addition to existing
+/// programs. It stays attached for the lifetime of the link.
+pub(super) fn attach(place: AttachPoint, program: &OwnedFd, group: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut attributes = [0_u32; 18];
     attributes[0] = program.as_raw_fd() as u32;
     attributes[1] = group.as_raw_fd() as u32;
@@ -130,12 +130,12 @@ fn address(bytes: &[u8]) -> u64 {
 
 fn open<T: Copy>(command: libc::c_int, attributes: &[T]) -> io::Result<OwnedFd> {
     let fd = call(command, attributes)?;
-    // SAFETY: the call has made this descriptor, and nobody else knows it.
+    // SAFETY: the call has created this descriptor, and no other code knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// `attributes`: a prefix of `union bpf_attr`; the kernel takes the rest for zero. Pointers in it
-/// must outlive the call.
+/// Calls `bpf`. `attributes` is a prefix of `union bpf_attr`; the kernel treats the rest as zero.
+/// Pointers in it must outlive the call.
 fn call<T: Copy>(command: libc::c_int, attributes: &[T]) -> io::Result<i32> {
     let length = size_of_val(attributes) as libc::c_uint;
     // SAFETY: the kernel reads `length` bytes of attributes; every pointer in them is to a live
@@ -149,7 +149,7 @@ fn call<T: Copy>(command: libc::c_int, attributes: &[T]) -> io::Result<i32> {
 }
 
 // linux/bpf.h
-/// Where the mark lies in `struct bpf_sock`.
+/// Offset of the mark in `struct bpf_sock`.
 pub(super) const MARK: i16 = 16;
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE: libc::c_int = 2;
@@ -157,5 +157,7 @@ const MAP_DELETE: libc::c_int = 3;
 const PROGRAM_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
 const HASH: u32 = 1;
-/// Enough for what the checker says of a few hundred instructions.
+/// Size of the log: enough for the messages of the verifier about a few hundred instructions.
+/// Source: our choice; the kernel accepts less than 1 GB (`UINT_MAX >> 2`, linux/kernel/bpf/log.c),
+/// and if the log is too small, loading fails with ENOSPC.
 const LOG: usize = 1 << 20;

@@ -1,14 +1,13 @@
-//! Programs of the kernel's own virtual machine (eBPF): by which applications say which network
-//! they want, and by which packets find their thread.
+//! eBPF programs with which applications choose a network, and with which packets are assigned to
+//! threads.
 //!
-//! Small ones: one answers `setsockopt(fd, SOL_HAWSER, ...)` ([`SocketOptions`]) and tells what
-//! programs declare ([`Declarations`]), one marks every
-//! socket that the programs of a control group make ([`MarkedGroup`]), one marks the subflows of
-//! MPTCP ([`Subflows`]), one chooses the queue of an interface
-//! ([`QueueChoice`]). They are written as instructions right here: a compiler for them would be
-//! needed on every machine that builds Hawser, for some four hundred instructions most of which
-//! are one line unrolled. They are attached by links, which the kernel removes when the process
-//! ends, however it ends.
+//! One program handles `setsockopt(fd, SOL_HAWSER, ...)` ([`SocketOptions`]) and reports
+//! declarations of applications ([`Declarations`]), one marks every socket created in a control
+//! group ([`MarkedGroup`]), one marks the subflows of MPTCP ([`Subflows`]), and one chooses the
+//! queue of an interface ([`QueueChoice`]). They are written as instructions in this module: a
+//! compiler for them would be needed on every machine that builds Hawser, for about 400
+//! instructions, most of which are one unrolled line. They are attached by links, which the kernel
+//! removes when the process ends for any reason.
 
 mod assembly;
 mod cgroup;

@@ -1,50 +1,51 @@
-//! The socket options by which a program chooses a network or says what a flow needs.
+//! Socket options with which a program chooses a network or declares the needs of a flow.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::assembly::{Assembly, If, Register, Width};
-use super::kernel::{Map, Place, attach, load};
+use super::kernel::{AttachPoint, Map, attach, load};
 use super::rates::{self, Declarations, RATE};
 use super::ring::Ring;
 use super::root::root;
 use super::setting::{LENGTH, LEVEL, OPTION, SOCKET, SOL_HAWSER, VALUE, VALUE_END, set};
 
-/// The option that names a network.
+/// Option that names a network. Source: `HAWSER_NETWORK` of `include/hawser.h`.
 pub const NETWORK: i32 = 1;
-/// The option that names an intent.
+/// Option that names an intent. Source: `HAWSER_INTENT` of `include/hawser.h`.
 pub const INTENT: i32 = 2;
 
-/// What becomes of a socket whose program has chosen a name.
+/// Effect of a chosen name on the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Becomes {
-    /// The kernel's mark of it is the name's number.
+    /// Sets the socket's mark (`SO_MARK`) to the name's number.
     Mark,
-    /// The traffic class of what it sends is the name's number, in both families. Some kernels
-    /// leave what a socket of IPv6 sends to IPv4 as it is.
+    /// Sets the traffic class of the socket to the name's number, in both families. Some kernels
+    /// ignore it for IPv4 packets of an IPv6 socket.
     TrafficClass,
 }
 
-/// Answers `setsockopt(fd, SOL_HAWSER, ...)` in this network namespace for as long as it lives.
+/// Handles `setsockopt(fd, SOL_HAWSER, ...)` in this network namespace for its lifetime.
 ///
-/// The value is a name; the socket becomes what stands under it ([`Becomes`]). Other names are
-/// refused with `ENODEV`. Without Hawser the kernel knows no such level and says `ENOPROTOOPT`.
+/// The value is a name; the socket gets the effect that is stored under it ([`Becomes`]). Other
+/// names are refused with `ENODEV`. Without Hawser, the level is unknown to the kernel, which
+/// returns `ENOPROTOOPT`.
 #[derive(Debug)]
 pub struct SocketOptions {
     names: Map,
     present: BTreeMap<(i32, String), u32>,
-    /// What programs declare, until somebody listens.
+    /// Declarations of programs, until a listener takes over.
     ring: Option<Ring>,
     _link: OwnedFd,
 }
 
 impl SocketOptions {
-    /// Begins to answer, knowing no names.
+    /// Starts with an empty set of names.
     ///
     /// # Errors
-    /// Rights (`CAP_BPF`, `CAP_NET_ADMIN`) are missing, or the kernel lacks control groups of
-    /// version 2 or the helpers (they are there from Linux 5.18).
+    /// Privileges (`CAP_BPF`, `CAP_NET_ADMIN`) are missing, or the kernel lacks control groups of
+    /// version 2 or the helpers (available since Linux 5.18).
     pub fn new(becomes: Becomes) -> io::Result<Self> {
         let names = Map::new(KEY, ENTRIES)?;
         let ring = match becomes {
@@ -52,27 +53,26 @@ impl SocketOptions {
             Becomes::TrafficClass => Some(Ring::new()?),
         };
         let code = program(becomes, names.number(), ring.as_ref(), namespace_cookie()?);
-        let program = load(Place::SetOption, &code)?;
+        let program = load(AttachPoint::SetOption, &code)?;
         let root = root()?;
         Ok(Self {
             names,
             present: BTreeMap::new(),
             ring,
-            _link: attach(Place::SetOption, &program, root.as_fd())?,
+            _link: attach(AttachPoint::SetOption, &program, root.as_fd())?,
         })
     }
 
-    /// Begins to hear what programs declare with [`RATE`]; `None` where they cannot, or somebody
-    /// listens already. Must be called within a tokio runtime.
+    /// Starts receiving declarations made with [`RATE`]; returns `None` if programs cannot make
+    /// any, or if a listener exists already. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// The runtime cannot wait for it.
+    /// The runtime cannot poll the descriptor.
     pub fn listen(&mut self) -> io::Result<Option<Declarations>> {
         self.ring.take().map(Declarations::new).transpose()
     }
 
-    /// Makes these names known and no others: option, name, number. Names too long for any program
-    /// are left out.
+    /// Sets the known names: option, name, number. Names that are too long are left out.
     ///
     /// # Errors
     /// The kernel's table is full.
@@ -94,16 +94,17 @@ impl SocketOptions {
     }
 }
 
-/// Chooses a network ([`NETWORK`]) or an intent ([`INTENT`]) for a socket, as any program may; the
-/// empty name takes the choice back.
+/// Chooses a network ([`NETWORK`]) or an intent ([`INTENT`]) for a socket, as any program can; an
+/// empty name removes the choice.
 ///
 /// # Errors
-/// `ENODEV`: nobody has that name. `ENOPROTOOPT`: Hawser does not run here, or cannot answer.
+/// `ENODEV`: the name is unknown. `ENOPROTOOPT`: Hawser is not running here, or cannot handle the
+/// option.
 pub fn choose(socket: &impl AsFd, option: i32, name: &str) -> io::Result<()> {
     set(socket, option, name.as_bytes())
 }
 
-/// The option and the name, filled up with zeroes.
+/// Returns the key: the option and the name, padded with zeroes.
 fn key(option: i32, name: &str) -> Option<[u8; KEY]> {
     let mut key = [0; KEY];
     key[..4].copy_from_slice(&option.to_ne_bytes());
@@ -111,7 +112,7 @@ fn key(option: i32, name: &str) -> Option<[u8; KEY]> {
     (name.len() < NAME).then_some(key)
 }
 
-/// What tells this network namespace from others in the kernel.
+/// Returns the kernel's cookie of this network namespace.
 pub(super) fn namespace_cookie() -> io::Result<u64> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
     let mut cookie = 0_u64;
@@ -132,8 +133,8 @@ pub(super) fn namespace_cookie() -> io::Result<u64> {
     Ok(cookie)
 }
 
-/// The program: looks the option's value up and changes the socket. Other levels and other
-/// namespaces are none of its business.
+/// Returns the program, which looks up the option's value and changes the socket. It ignores other
+/// levels and other namespaces.
 fn program(becomes: Becomes, names: i32, ring: Option<&Ring>, cookie: u64) -> Vec<u64> {
     use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
     let mut code = Assembly::default();
@@ -147,7 +148,7 @@ fn program(becomes: Becomes, names: i32, ring: Option<&Ring>, cookie: u64) -> Ve
         code.load(Width::Word, R2, R6, OPTION)
             .jump_if(If::Equal, R2, RATE, "rate");
     }
-    // The key on the stack: the option, then the name, zeroes behind it.
+    // Key on the stack: the option, then the name, padded with zeroes.
     code.set(R1, 0);
     for offset in (KEY_AT..0).step_by(8) {
         code.store(Width::Double, R10, offset, R1);
@@ -179,8 +180,8 @@ fn program(becomes: Becomes, names: i32, ring: Option<&Ring>, cookie: u64) -> Ve
         .store(Width::Word, R10, NUMBER_AT, R2);
     let options: &[_] = match becomes {
         Becomes::Mark => &[(libc::SOL_SOCKET, libc::SO_MARK, "marked")],
-        // A socket of IPv4 takes the first alone; one of IPv6 takes the second, and from some
-        // kernel on the first as well, for what it sends to IPv4.
+        // An IPv4 socket accepts only the first; an IPv6 socket accepts the second, and on newer
+        // kernels also the first, for its IPv4 packets.
         Becomes::TrafficClass => &[
             (libc::IPPROTO_IP, libc::IP_TOS, "of IPv4"),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, "of IPv6"),
@@ -200,7 +201,7 @@ fn program(becomes: Becomes, names: i32, ring: Option<&Ring>, cookie: u64) -> Ve
             .label(then);
     }
     code.jump_if(If::NotEqual, R7, 0, "unknown");
-    // The kernel itself need not look at the option any more.
+    // The kernel itself does not process the option further.
     code.label("done")
         .set(R1, -1)
         .store(Width::Word, R6, LENGTH, R1)
@@ -214,20 +215,25 @@ fn program(becomes: Becomes, names: i32, ring: Option<&Ring>, cookie: u64) -> Ve
     code.finish()
 }
 
-/// Bytes of a name, with a zero at its end: an interface has 16 (`IFNAMSIZ`), a BSSID 18.
+/// Bytes of a name, with a zero at its end. Source: an interface has 16 (`IFNAMSIZ` of linux/if.h),
+/// a BSSID 18.
 const NAME: usize = 32;
+/// Bytes of a key. Source: an option of 32 bits, and a name.
 const KEY: usize = 4 + NAME;
-/// Names of all networks and intents, some under more than one.
+/// Names of all networks and intents, some under more than one. Source: our choice, four names for
+/// each of the 249 numbers of networks; further names are rejected when they are added.
 const ENTRIES: u32 = 1024;
-/// Where the key is on the stack: 40 bytes, of which it fills 36.
+/// Offset of the key on the stack: 40 bytes, of which it fills 36. Source: [`KEY`] rounded up to a
+/// multiple of 8 bytes.
 const KEY_AT: i16 = -40;
+/// Offset of the network's number on the stack. Source: 8 bytes below the key.
 const NUMBER_AT: i16 = -48;
 // Helpers (linux/bpf.h).
 const MAP_LOOKUP: i32 = 1;
 pub(super) const SET_SOCKET_OPTION: i32 = 49;
 pub(super) const GET_NETNS_COOKIE: i32 = 122;
 const SET_RESULT: i32 = 187;
-// asm-generic/socket.h
+// Source: asm-generic/socket.h of Linux.
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
 #[cfg(test)]
@@ -236,7 +242,8 @@ mod tests {
     use crate::netns::Namespace;
     use socket2::{Domain, Socket, Type};
 
-    /// Begins to answer inside; `None`, noted as skipped, without the right to load programs.
+    /// Starts handling options inside the namespace; returns `None`, and records the test as
+    /// skipped, without the privilege to load programs.
     fn begun(inside: &Namespace, becomes: Becomes) -> Option<SocketOptions> {
         match inside.run(|| SocketOptions::new(becomes)) {
             Ok(options) => Some(options),
@@ -290,7 +297,7 @@ mod tests {
             })
             .unwrap();
         drop(options);
-        // A process that another test is about to start may hold the link a moment longer.
+        // A process that another test is starting may keep the link open a moment longer.
         let is_silent = || {
             inside.run(|| {
                 let error = choose(&socket()?, NETWORK, "wlan0").unwrap_err();

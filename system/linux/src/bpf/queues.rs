@@ -1,29 +1,29 @@
-//! Which queue of a TUN interface a packet goes to.
+//! Chooses the queue of a TUN interface for each packet.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::assembly::{Assembly, If, Register, Width};
-use super::kernel::{Place, load};
+use super::kernel::{AttachPoint, load};
 
-/// Chooses a queue by the destination of an IP packet: its last bits, modulo the count of queues;
-/// or by its mark, where that is a [`queue_mark`].
+/// Chooses a queue by the destination of an IP packet: its last bits modulo the number of queues;
+/// or by its mark, if that is a [`queue_mark`].
 ///
-/// Without it the kernel spreads flows by a hash of their addresses and ports, and by what queues
-/// have written of late.
+/// By default the kernel distributes flows by a hash of their addresses and ports, and by the
+/// queues that have sent recently.
 #[derive(Debug)]
 pub struct QueueChoice {
     program: OwnedFd,
 }
 
 impl QueueChoice {
-    /// Prepares to choose among so many queues by the bits `hosts` of the destination: of IPv6, the
-    /// last 32 count.
+    /// Creates a choice among this number of queues by the bits `hosts` of the destination; for
+    /// IPv6, its last 32 bits are used.
     ///
     /// # Errors
-    /// Rights (`CAP_BPF`) are missing, or the kernel has no such programs.
+    /// Privileges (`CAP_BPF`) are missing, or the kernel lacks such programs.
     pub fn new(queues: u32, hosts: u32) -> io::Result<Self> {
-        let program = load(Place::Packet, &program(queues, hosts))?;
+        let program = load(AttachPoint::Packet, &program(queues, hosts))?;
         Ok(Self { program })
     }
 }
@@ -60,14 +60,14 @@ fn program(queues: u32, hosts: u32) -> Vec<u64> {
     code.finish()
 }
 
-/// The mark of packets for a queue whose destination does not tell it. The upper half is like no
-/// other mark of Hawser.
+/// Returns the mark of packets for a queue other than that of their destination. Its upper half
+/// differs from all other marks of Hawser.
 #[must_use]
 pub const fn queue_mark(queue: u8) -> u32 {
     0x4851_0000 | queue as u32
 }
 
-/// Of `struct __sk_buff` (linux/bpf.h).
+/// Offset in `struct __sk_buff` (linux/bpf.h).
 const MARK_OF_PACKET: i16 = 8;
 /// RFC 791 section 3.1.
 const DESTINATION_V4: i32 = 16;

@@ -1,4 +1,5 @@
-//! What a program declares of a connected socket: how the kernel tells it, and how it is heard.
+//! Declarations of programs about connected sockets: the eBPF part that reports them, and their
+//! reception.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,41 +12,42 @@ use super::assembly::{Assembly, If, Register, Width};
 use super::ring::Ring;
 use super::setting::{LENGTH, SOCKET, VALUE, VALUE_END, set};
 
-/// The option that declares what a socket will send: [`Rate`].
+/// Option that declares a socket's future traffic: [`Rate`]. Source: `HAWSER_RATE` of
+/// `include/hawser.h`.
 pub const RATE: i32 = 3;
 
-/// What a socket will send, as `struct hawser_rate` of `include/hawser.h`.
+/// Declared traffic of a socket, as `struct hawser_rate` of `include/hawser.h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
-    /// Payload of TCP or UDP, on average. Units: bit/s. Zero takes a declaration back.
+    /// Average payload rate of TCP or UDP. Units: bit/s. Zero withdraws a declaration.
     pub bits_per_second: u32,
-    /// What is sent at once at the most. Units: bytes of payload.
+    /// Maximum burst. Units: bytes of payload.
     pub burst_bytes: u32,
-    /// How long after it was sent a packet is still of use; zero when that is not known. Units: ms.
+    /// Time after sending during which a packet is useful; zero if unknown. Units: ms.
     pub longest_wait_ms: u32,
 }
 
-/// Who declares what.
+/// Declaration, and the flow to which it applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declared {
     /// The protocol's number: 6 for TCP, 17 for UDP.
     pub protocol: u8,
     /// The socket's own address.
     pub from: SocketAddr,
-    /// Whom it is connected to.
+    /// Address to which it is connected.
     pub to: SocketAddr,
-    /// What it will send.
+    /// Declared traffic.
     pub rate: Rate,
 }
 
-/// Hears what programs declare.
+/// Receives declarations of programs.
 #[derive(Debug)]
 pub struct Declarations {
     ring: AsyncFd<Ring>,
 }
 
 impl Declarations {
-    /// Begins to listen. Must be called within a tokio runtime.
+    /// Starts listening. Must be called within a tokio runtime.
     pub(super) fn new(ring: Ring) -> io::Result<Self> {
         // SAFETY: the descriptor is open, and stays so and the same until the `AsyncFd` that owns
         // it is dropped.
@@ -53,10 +55,10 @@ impl Declarations {
         Ok(Self { ring })
     }
 
-    /// Waits for what is declared next. May be dropped while it waits.
+    /// Waits for the next declaration. Cancel safe.
     ///
     /// # Errors
-    /// The kernel does not tell any more.
+    /// The kernel no longer reports declarations.
     pub async fn next(&mut self) -> io::Result<Declared> {
         loop {
             let mut ready = self.ring.readable_mut().await?;
@@ -69,12 +71,12 @@ impl Declarations {
     }
 }
 
-/// Declares what a connected socket will send, as any program may.
+/// Declares the future traffic of a connected socket, as any program can.
 ///
 /// # Errors
-/// `ENOPROTOOPT`: no `hawser up` with a hub runs here, or it cannot answer. `ENOTCONN`: the socket
-/// is not connected. `EINVAL`: it is neither of TCP nor of UDP. `EAGAIN`: too much is declared at
-/// the moment.
+/// `ENOPROTOOPT`: no `hawser up` with a hub is running here, or it cannot handle the option.
+/// `ENOTCONN`: the socket is not connected. `EINVAL`: it is neither a TCP nor a UDP socket.
+/// `EAGAIN`: the queue of declarations is full.
 pub fn declare(socket: &impl AsFd, rate: Rate) -> io::Result<()> {
     let mut value = [0; VALUE_LEN];
     let fields = [rate.bits_per_second, rate.burst_bytes, rate.longest_wait_ms];
@@ -84,11 +86,12 @@ pub fn declare(socket: &impl AsFd, rate: Rate) -> io::Result<()> {
     set(socket, RATE, &value)
 }
 
-/// Answers [`RATE`] at the label "rate" of the program of [`super::options`], with the context in
-/// `R6`; leads to its labels "pass", "refuse" with the error in `R1`, and "done".
+/// Emits the code that handles [`RATE`], at the label "rate" of the program of [`super::options`],
+/// with the context in `R6`; it jumps to the labels "pass", "refuse" with the error in `R1`, and
+/// "done".
 pub(super) fn answer(code: &mut Assembly, ring: &Ring) {
     use Register::{R0, R1, R2, R3, R4, R6, R7, R8, R10};
-    // The kernel gives the program room for 16 bytes at least, whatever the length is.
+    // The kernel's buffer has at least 16 bytes, independent of the length.
     code.label("rate")
         .set(R1, -libc::EINVAL)
         .load(Width::Word, R2, R6, LENGTH)
@@ -103,7 +106,7 @@ pub(super) fn answer(code: &mut Assembly, ring: &Ring) {
     for offset in (0..RECORD as i16).step_by(8) {
         code.store(Width::Double, R10, RECORD_AT + offset, R2);
     }
-    // Byte by byte: nothing is said of where the value lies.
+    // Copy byte by byte, because the alignment of the value is unknown.
     for offset in 0..VALUE_LEN as i16 {
         code.load(Width::Byte, R2, R7, offset).store(
             Width::Byte,
@@ -148,7 +151,7 @@ pub(super) fn answer(code: &mut Assembly, ring: &Ring) {
         .jump("done");
 }
 
-/// Reads a record; `None` where there is no such socket.
+/// Parses a record; `None` if its socket is of no supported kind.
 fn read(record: [u8; RECORD]) -> Option<Declared> {
     let word = |at: usize| record[at..].first_chunk().map(|word| u32::from_ne_bytes(*word));
     let address = |at: usize| -> Option<IpAddr> {
@@ -172,22 +175,25 @@ fn read(record: [u8; RECORD]) -> Option<Declared> {
     })
 }
 
-/// Bytes of `struct hawser_rate`.
+/// Bytes of `struct hawser_rate` of `include/hawser.h`. Source: three fields of 32 bits.
 const VALUE_LEN: usize = 12;
-// A record: what stands where, in bytes.
+// Offsets of the fields of a record, in bytes. Source: each field follows the one before: four of
+// 32 bits, two addresses of 128 bits, a `Rate` and 4 bytes of padding.
 const PROTOCOL_AT: usize = 0;
 const FAMILY_AT: usize = 4;
-/// In the byte order of this machine.
+/// Offset of the source port, in the byte order of this machine. Source: the third field of a
+/// record.
 const FROM_PORT_AT: usize = 8;
-/// In the byte order of networks.
+/// Offset of the destination port, in network byte order. Source: the fourth field of a record.
 const TO_PORT_AT: usize = 12;
 const FROM_AT: usize = 16;
 const TO_AT: usize = 32;
 const RATE_AT: usize = 48;
 const RECORD: usize = 64;
-/// Where the record is on the stack: below what the other options use.
+/// Offset of the record on the stack. Source: below the 48 bytes that the other options use
+/// (`NUMBER_AT` of `options.rs`).
 const RECORD_AT: i16 = -48 - RECORD as i16;
-// struct bpf_sock
+// Source: linux/bpf.h, `struct bpf_sock`.
 const FAMILY: i16 = 4;
 const PROTOCOL: i16 = 12;
 const SOURCE_V4: i16 = 24;
@@ -198,7 +204,7 @@ const DESTINATION_V4: i16 = 52;
 const DESTINATION_V6: i16 = 56;
 // Helpers and flags (linux/bpf.h).
 const RING_OUTPUT: i32 = 130;
-/// Whoever waits is woken for each record.
+/// Flag that wakes the reader for each record: `BPF_RB_FORCE_WAKEUP` of linux/bpf.h.
 const FORCE_WAKEUP: i32 = 2;
 
 #[cfg(test)]
@@ -214,7 +220,8 @@ mod tests {
         longest_wait_ms: 150,
     };
 
-    /// Answers inside; `None`, noted as skipped, without the rights for it.
+    /// Starts handling options inside a namespace; returns `None`, and records the test as skipped,
+    /// without the privileges.
     fn begun(becomes: Becomes) -> Option<(Namespace, SocketOptions)> {
         let Ok(inside) = Namespace::new() else {
             hawser_testing::skip("no namespaces");
@@ -295,7 +302,7 @@ mod tests {
             .run(|| {
                 let socket = UdpSocket::bind("127.0.0.1:0")?;
                 socket.connect("127.0.0.1:9")?;
-                // Several times around, and cut at the end of the memory.
+                // Wraps around several times, and splits records at the end of the memory.
                 for round in 0..5 {
                     let rate = |number| Rate {
                         burst_bytes: number,

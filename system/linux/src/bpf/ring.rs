@@ -1,6 +1,7 @@
-//! A queue from programs in the kernel to this process, in memory that both have.
+//! Queue from eBPF programs to this process, in shared memory.
 //!
-//! It takes no system call to read, so a process that has given up `bpf` may go on with it.
+//! Reading needs no system call, so a process that has dropped the permission for `bpf` can
+//! continue to use it.
 //!
 //! Source: Documentation/bpf/ringbuf.rst of Linux (5.8 and later).
 
@@ -11,19 +12,20 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::kernel::make_map;
 
-/// The reading end. The kernel writes records of one program after the other.
+/// Reading end of the queue. The kernel serialises the records of programs.
 #[derive(Debug)]
 pub(super) struct Ring {
     fd: OwnedFd,
-    /// The first page: up to where records were read. This process writes it.
+    /// First page, with the position up to which records were read. This process writes it.
     consumed: Mapping,
-    /// A page with the place up to which records are written, and the records, twice in a row.
+    /// A page with the position up to which records are written, followed by the records, mapped
+    /// twice in a row.
     produced: Mapping,
     page: usize,
 }
 
 impl Ring {
-    /// A queue of one page: some 50 records of 64 bytes.
+    /// Creates a queue of one page: about 50 records of 64 bytes.
     pub(super) fn new() -> io::Result<Self> {
         // SAFETY: no memory is involved.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
@@ -41,7 +43,7 @@ impl Ring {
         self.fd.as_raw_fd()
     }
 
-    /// Takes the oldest record out, cut to `N` bytes; `None` when none is whole.
+    /// Removes the oldest record, truncated to `N` bytes; `None` if none is complete.
     pub(super) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         // SAFETY: both mappings begin with a word that is aligned, as pages are, and live as long
         // as `self`; the kernel and this process change them by atomic operations alone.
@@ -63,7 +65,7 @@ impl Ring {
         let length = ((header & !DISCARDED) as usize).min(self.page - HEADER);
         let mut bytes = [0; N];
         // SAFETY: a record is shorter than a page, the records are mapped twice in a row, and the
-        // kernel does not change this one before it is told that it was read.
+        // kernel does not change this one before it is notified that it was read.
         let written = unsafe {
             std::slice::from_raw_parts(record.byte_add(HEADER).cast::<u8>().as_ptr(), length.min(N))
         };
@@ -115,16 +117,17 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nobody has a reference into it any more.
+        // SAFETY: it was mapped with this length, and no reference into it remains.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
 
 // linux/bpf.h
 const RING: u32 = 27;
-/// Before each record.
+/// Size of the header before each record: `BPF_RINGBUF_HDR_SZ` of linux/bpf.h.
 const HEADER: usize = 8;
-/// Is being written.
+/// Flag of a record that is being written: `BPF_RINGBUF_BUSY_BIT` of linux/bpf.h.
 const BUSY: u32 = 1 << 31;
-/// Is to be skipped: only what was reserved can be, and our programs hand over whole records.
+/// Flag of a record to be skipped: `BPF_RINGBUF_DISCARD_BIT` of linux/bpf.h. Only reserved records
+/// can have it, and our programs submit complete records.
 const DISCARDED: u32 = 1 << 30;

@@ -1,14 +1,14 @@
-//! The root of all control groups of version 2, to which programs are attached.
+//! Root of all control groups of version 2, to which programs are attached.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
-/// The root of all control groups, as an open directory.
+/// Opens the directory of the root control group.
 ///
-/// Where it is mounted, or else by a mount of its own that nobody sees: within a namespace that was
-/// given its own `/sys` there is none.
+/// Uses the existing mount point, or else a private mount, because a namespace with its own `/sys`
+/// has none.
 pub(super) fn root() -> io::Result<OwnedFd> {
     match mounted()? {
         Some(path) => Ok(File::open(path)?.into()),
@@ -33,7 +33,7 @@ fn mount_unseen() -> io::Result<OwnedFd> {
         if result < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call has made this descriptor, and nobody else knows it.
+        // SAFETY: the call has created this descriptor, and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
     };
     // SAFETY: the name is a constant C string.
@@ -48,5 +48,5 @@ fn mount_unseen() -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1, 0) })
 }
 
-/// `FSCONFIG_CMD_CREATE`
+/// `FSCONFIG_CMD_CREATE` of linux/mount.h.
 const CREATE: libc::c_int = 6;

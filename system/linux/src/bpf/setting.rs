@@ -1,9 +1,11 @@
-//! Socket options of Hawser: how a program sets one, and what the kernel shows of that.
+//! Socket options of Hawser: the system call with which a program sets one, and the context that
+//! eBPF programs see.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The level of Hawser's socket options: "HW" as a number. As in `include/hawser.h`.
+/// Level of Hawser's socket options: "HW" as a number, as in `include/hawser.h`. Source: the
+/// letters' codes, 0x48 and 0x57.
 pub const SOL_HAWSER: i32 = 0x4857;
 
 pub(super) fn set(socket: &impl AsFd, option: i32, value: &[u8]) -> io::Result<()> {
@@ -24,7 +26,7 @@ pub(super) fn set(socket: &impl AsFd, option: i32, value: &[u8]) -> io::Result<(
     Ok(())
 }
 
-// struct bpf_sockopt
+// Source: linux/bpf.h, `struct bpf_sockopt`.
 pub(super) const SOCKET: i16 = 0;
 pub(super) const VALUE: i16 = 8;
 pub(super) const VALUE_END: i16 = 16;

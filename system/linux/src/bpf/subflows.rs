@@ -1,44 +1,45 @@
-//! A mark by which the routes know the subflows of MPTCP.
+//! Marks the subflows of MPTCP, so that routing rules can match them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::assembly::{Assembly, If, Register, Width};
-use super::kernel::{MARK, Place, attach, load};
+use super::kernel::{AttachPoint, MARK, attach, load};
 use super::options::{GET_NETNS_COOKIE, SET_SOCKET_OPTION, namespace_cookie};
 use super::root::root;
 
-/// Marks every subflow of MPTCP that starts in this network namespace, for as long as it lives.
+/// Marks every subflow of MPTCP that starts in this network namespace during the lifetime of this
+/// value.
 ///
-/// A subflow is a socket of the kernel's own and does not have the mark of the socket for which it
-/// was made. One that somebody has given a mark keeps it.
+/// A subflow is a kernel socket and does not inherit the mark of the socket for which it was
+/// created. A subflow that already has a mark keeps it.
 #[derive(Debug)]
 pub struct Subflows {
     _links: [OwnedFd; 2],
 }
 
 impl Subflows {
-    /// Begins to mark.
+    /// Starts marking.
     ///
     /// # Errors
-    /// Rights (`CAP_BPF`, `CAP_NET_ADMIN`) are missing, or the kernel lacks control groups of
-    /// version 2, MPTCP or a description of itself.
+    /// Privileges (`CAP_BPF`, `CAP_NET_ADMIN`) are missing, or the kernel lacks control groups of
+    /// version 2, MPTCP or BTF.
     pub fn mark(mark: u32) -> io::Result<Self> {
         let code = marking(mark, Some(namespace_cookie()?));
         let root = root()?;
         let put = |place| attach(place, &load(place, &code)?, root.as_fd());
         Ok(Self {
-            _links: [put(Place::Connect4)?, put(Place::Connect6)?],
+            _links: [put(AttachPoint::Connect4)?, put(AttachPoint::Connect6)?],
         })
     }
 }
 
-/// Marks all subflows of a group, whatever their namespace; a program of the root comes after it
-/// and finds them marked.
+/// Marks all subflows of a group in every namespace; a program of the root group runs later and
+/// sees the mark.
 pub(super) fn mark_group(mark: u32, group: BorrowedFd<'_>) -> io::Result<[OwnedFd; 2]> {
     let code = marking(mark, None);
     let put = |place| attach(place, &load(place, &code)?, group);
-    Ok([put(Place::Connect4)?, put(Place::Connect6)?])
+    Ok([put(AttachPoint::Connect4)?, put(AttachPoint::Connect6)?])
 }
 
 fn marking(mark: u32, cookie: Option<u64>) -> Vec<u64> {
@@ -70,8 +71,9 @@ fn marking(mark: u32, cookie: Option<u64>) -> Vec<u64> {
     code.finish()
 }
 
-/// Of `struct bpf_sock_addr`.
+/// Offset of the socket in `struct bpf_sock_addr` of linux/bpf.h.
 const SOCKET: i16 = 64;
+/// Offset of the mark on the stack. Source: the first 8 bytes, to which the stack is aligned.
 const MARK_AT: i16 = -8;
 // Helpers (linux/bpf.h).
 const MULTIPATH_OF: i32 = 196;
@@ -82,8 +84,8 @@ mod tests {
     use crate::netns::Namespace;
     use socket2::{Domain, Protocol, Socket, Type};
 
-    /// What nft has counted of a packet with the mark, when a socket tries to connect within
-    /// `inside`.
+    /// Returns the counter of nft for packets with the mark after a socket has tried to connect
+    /// within `inside`.
     fn counted(inside: &Namespace, mark: u32, is_multipath: bool, own: u32) -> bool {
         let run = |program: &str, arguments: &[&str]| {
             let output = inside.command(program).args(arguments).output().unwrap();

@@ -1,24 +1,23 @@
-//! Rules of other programs that take traffic before the tunnel's rules do.
+//! Routing rules of other programs that match traffic before the tunnel's rules.
 
 use super::Desired;
 use super::near::{is_everything, uplinks};
 use super::{LOCAL_TABLE, MAIN_TABLE, Object, Observed, ObservedRule};
 
-/// What another program's rule does with traffic that is meant for the tunnel.
+/// Effect of another program's rule on traffic for the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Capture {
-    /// Sends all of it out of an interface that is no tunnel: in clear.
+    /// Sends all of it out of an interface that is not a tunnel, unencrypted.
     InClear,
-    /// Sends all of it into another VPN, whose own packets come back to the tunnel: one is inside
-    /// of the other.
+    /// Sends all of it into another VPN, whose own packets use the tunnel: the VPNs are nested.
     Nested {
         /// The interface of the other VPN.
         device: String,
     },
 }
 
-/// The first rule that takes everything before the last of ours, with what it does. In clear comes
-/// before nested.
+/// Returns the first rule that matches all traffic before the last of our rules, with its effect.
+/// `InClear` takes precedence over `Nested`.
 pub(crate) fn capture<'a>(
     desired: &Desired,
     observed: &'a Observed,
@@ -31,9 +30,9 @@ pub(crate) fn capture<'a>(
             None
         }
     });
-    // The rule that catches is the last one; marks and sources are asked before it.
+    // The last rule catches the tunnel's traffic; rules by mark and source come before it.
     let last = rules.filter(|rule| rule.ipv6 == ipv6 && rule.is_inverted).max()?;
-    let at = desired.place(last);
+    let at = desired.at_present_priority(last);
     let of_family = |found: &&ObservedRule| found.rule.ipv6 == ipv6;
     let all: Vec<_> = observed.rules.iter().filter(of_family).collect();
     let end = all
@@ -52,7 +51,7 @@ pub(crate) fn capture<'a>(
     in_clear.or(found.first()).cloned()
 }
 
-/// What a rule does with traffic that no condition of it excludes.
+/// Returns the effect of a rule on traffic that matches all its conditions.
 fn effect(desired: &Desired, observed: &Observed, found: &ObservedRule) -> Option<Capture> {
     let rule = &found.rule;
     let is_for_all = !found.is_selective
@@ -72,7 +71,7 @@ fn effect(desired: &Desired, observed: &Observed, found: &ObservedRule) -> Optio
     }
 }
 
-/// The interface to which a table sends everything.
+/// Returns the interface to which a table sends all traffic.
 fn everything(observed: &Observed, table: u32, ipv6: bool, suppress: Option<u32>) -> Option<u32> {
     let mut routes = observed.routes.iter().filter(|route| {
         let prefix = u32::from(route.key.to.prefix);
@@ -85,8 +84,8 @@ fn everything(observed: &Observed, table: u32, ipv6: bool, suppress: Option<u32>
     routes.find_map(|route| route.hop.device)
 }
 
-/// The interface of another VPN that takes all traffic of this machine: by a rule and a table of
-/// its own, or by routes to both halves of all addresses in the main table.
+/// Returns the interface of another VPN that takes all traffic of this machine: by its own rule and
+/// table, or by routes to both halves of the address space in the main table.
 pub(crate) fn full_tunnel(observed: &Observed, own: &str) -> Option<String> {
     let uplinks = uplinks(observed);
     let is_foreign = |device: &u32| {

@@ -1,4 +1,4 @@
-//! The differences between what is desired and what the kernel holds, and what repairs each.
+//! Differences between the desired and the observed state, and the repair of each.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,29 +12,29 @@ use super::{
 };
 use crate::mptcp::Endpoint;
 
-/// A difference between what is desired and what the kernel holds.
+/// A difference between desired and observed state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// What differs.
+    /// Object that differs.
     pub(crate) object: Object,
-    /// How it differs.
+    /// Kind of the difference.
     pub(crate) cause: Cause,
-    /// What makes it as desired.
+    /// Repair of the difference.
     pub(crate) repair: Repair,
-    /// Whether traffic may leave outside the tunnel until it is repaired.
+    /// Set if traffic may leave outside the tunnel until it is repaired.
     pub(crate) is_guard: bool,
 }
 
-/// How an object differs.
+/// Kind of a difference.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
-    /// It is missing.
+    /// Missing object.
     Missing,
-    /// It is there with another value.
+    /// Object with another value.
     Changed,
-    /// It was never desired, in a table that is Hawser's own.
+    /// Undesired object in a table owned by Hawser.
     Added,
-    /// A rule of another program takes all traffic first.
+    /// A rule of another program matches all traffic first.
     Captured {
         /// The rule's priority.
         priority: u32,
@@ -52,7 +52,7 @@ impl fmt::Display for Cause {
             Self::Captured { priority } => {
                 write!(
                     f,
-                    "a rule of another program at priority {priority} takes all traffic first"
+                    "a rule of another program at priority {priority} matches all traffic first"
                 )
             }
             Self::Own => f.write_str("the networks changed"),
@@ -60,22 +60,22 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What makes an object as desired.
+/// Repair of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Repair {
     /// Installs a table of nftables.
     Install(String),
     /// Writes a setting.
     Write(String, String),
-    /// Brings an interface up.
+    /// Sets an interface up.
     Up(String),
     /// Sets the MTU of an interface. Units: bytes.
     SetMtu(String, u32),
-    /// Makes an interface a port of the bridge of that index.
+    /// Makes an interface a port of the bridge with this index.
     Attach(String, u32),
     /// Adds an address.
     AddAddress(u32, IpAddr, u8),
-    /// Adds a route, in place of one of the same key.
+    /// Adds a route, or replaces the one with the same key.
     ReplaceRoute(RouteKey, Hop),
     /// Removes a route by its number.
     RemoveRoute(usize),
@@ -85,7 +85,7 @@ pub(crate) enum Repair {
     RemoveRule(usize),
     /// Moves all rules before a priority.
     MoveBefore(u32),
-    /// Makes an endpoint of MPTCP, in place of one of the same address.
+    /// Adds an endpoint of MPTCP, or replaces the one with the same address.
     PutEndpoint(Endpoint),
     /// Raises MPTCP's limit of subflows.
     RaiseSubflows(u32),
@@ -93,7 +93,8 @@ pub(crate) enum Repair {
     SetResolvers(String),
 }
 
-/// All differences: first what lets traffic out, then in the order in which they can be repaired.
+/// Returns all differences: first those that let traffic bypass the tunnel, then in the order in
+/// which they can be repaired.
 pub(crate) fn difference(desired: &Desired, observed: &Observed) -> Vec<Difference> {
     let mut found = Vec::new();
     for (object, wanted) in desired.objects() {
@@ -119,7 +120,7 @@ pub(crate) fn difference(desired: &Desired, observed: &Observed) -> Vec<Differen
 
 type Found = (Object, Cause, Repair);
 
-/// The difference of one object, routes aside.
+/// Returns the difference of one object other than a route.
 fn one(desired: &Desired, observed: &Observed, object: &Object, wanted: &Wanted) -> Option<(Cause, Repair)> {
     match (object, wanted) {
         (Object::Table(name), Wanted::Table { printed, .. }) => {
@@ -151,7 +152,7 @@ fn one(desired: &Desired, observed: &Observed, object: &Object, wanted: &Wanted)
             if observed.addresses.contains(&(index, *address, *prefix)) {
                 return None;
             }
-            // IPv6 has none on an interface that is down.
+            // An interface that is down has no IPv6 addresses.
             let is_possible = observed.is_up(index) || !address.is_ipv6();
             is_possible.then_some((Cause::Missing, Repair::AddAddress(index, *address, *prefix)))
         }
@@ -161,7 +162,7 @@ fn one(desired: &Desired, observed: &Observed, object: &Object, wanted: &Wanted)
         }
         (Object::Port(name), Wanted::Bridge(bridge)) => {
             let link = observed.link(name)?;
-            // A bridge that is gone is made again by whoever made it.
+            // A removed bridge is created again by its owner.
             let index = observed.index(bridge)?;
             let cause = match link.controller {
                 Some(controller) if controller == index => return None,
@@ -194,7 +195,7 @@ fn one(desired: &Desired, observed: &Observed, object: &Object, wanted: &Wanted)
             (is_known && now != recorded).then(|| (cause, Repair::SetResolvers(name.clone())))
         }
         (Object::Rule(rule), _) => {
-            let wanted = desired.place(*rule);
+            let wanted = desired.at_present_priority(*rule);
             let mut rules = observed.rules.iter();
             if rules.any(|found| found.is_lookup && !found.is_selective && found.rule == wanted) {
                 return None;
@@ -210,7 +211,7 @@ fn one(desired: &Desired, observed: &Observed, object: &Object, wanted: &Wanted)
     }
 }
 
-/// Rules of others before ours that send everything out in clear.
+/// Finds rules of other programs before ours that send all traffic out unencrypted.
 fn captured(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
     let before = found.len();
     for ipv6 in [false, true] {
@@ -231,11 +232,13 @@ fn captured(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
     }
 }
 
-/// Our own rules at places where they no longer belong, once they stand where they do.
+/// Finds rules of Hawser at old priorities, once they exist at the right ones.
+///
+/// Two desired rules may differ only in their priorities: neither makes the other stale.
 fn stale_rules(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
     for (object, _) in desired.objects() {
         let Object::Rule(rule) = object else { continue };
-        let wanted = desired.place(*rule);
+        let wanted = desired.at_present_priority(*rule);
         let is_there = |priority: u32| move |rule: &Rule| *rule == wanted.at(priority);
         if !observed
             .rules
@@ -245,13 +248,14 @@ fn stale_rules(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
             continue;
         }
         let stale = observed.rules.iter().filter(|there| {
-            there.is_ours && there.rule != wanted && there.rule.at(wanted.priority) == wanted
+            there.is_ours && there.rule.at(wanted.priority) == wanted && !desired.has_rule(there.rule)
         });
         found.extend(stale.map(|there| (object.clone(), Cause::Own, Repair::RemoveRule(there.id))));
     }
 }
 
-/// Routes that are missing, lead elsewhere, or were added to our tables by others.
+/// Finds routes that are missing, have another next hop, or were added to our tables by other
+/// programs.
 fn routes(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
     let mut wanted: BTreeMap<RouteKey, (Hop, bool)> = BTreeMap::new();
     for (object, value) in desired.objects() {
@@ -288,7 +292,7 @@ fn routes(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
             found.extend(others.map(|route| added(route, *is_copy)));
         }
     }
-    // Whose interface is down, a wanted route may be missing; nothing else may be there.
+    // A desired route may be missing while its interface is down; other routes may not exist.
     let copied = [super::NEAR_TABLE, super::UPLINK_TABLE];
     let is_copied = |key: &RouteKey| desired.near().is_some() && copied.contains(&key.table);
     for (key, others) in there {
@@ -297,26 +301,27 @@ fn routes(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
 }
 
 fn added(route: &ObservedRoute, is_copy: bool) -> Found {
-    // A copy whose original is gone cannot be told from what another program added.
+    // A copy whose original is gone cannot be distinguished from a route that another program
+    // added.
     let is_own = is_copy && route.protocol == super::OWN_PROTOCOL;
     let cause = if is_own { Cause::Own } else { Cause::Added };
     (Object::Route(route.key), cause, Repair::RemoveRoute(route.id))
 }
 
-/// Returns whether the kernel can take the route now.
+/// Returns whether the kernel can accept the route now.
 fn is_possible(observed: &Observed, hop: &Hop) -> bool {
     !hop.is_unicast() || hop.device.is_some_and(|device| observed.is_up(device))
 }
 
-/// Whether two routes of one key lead to the same place. The kernel gives routes that lead nowhere
-/// an interface of their own.
+/// Returns whether two routes with the same key have the same next hop. The kernel assigns an
+/// interface to unreachable routes.
 fn is_same(a: &Hop, b: &Hop) -> bool {
     let is_alike = a.device == b.device && a.gateway == b.gateway && a.source == b.source;
     a.kind == b.kind && (!a.is_unicast() || is_alike)
 }
 
-/// Order of repairs: tables first, because they hold whatever the routes say; interfaces before
-/// their addresses, and these before routes that name them.
+/// Returns the order of repairs: tables first, because they are effective without routes;
+/// interfaces before their addresses, and these before routes that name them.
 fn rank(repair: &Repair) -> u8 {
     match repair {
         Repair::Install(_) => 0,
@@ -336,7 +341,8 @@ fn rank(repair: &Repair) -> u8 {
     }
 }
 
-/// Reverse path filtering: the best route must lead back (RFC 3704 section 2.2).
+/// Reverse path filtering, strict: the best route to the source must use the same interface (RFC
+/// 3704 section 2.2).
 const STRICT: u8 = 1;
-/// Reverse path filtering: any route must lead back (RFC 3704 section 2.4).
+/// Reverse path filtering, loose: any route to the source suffices (RFC 3704 section 2.4).
 const LOOSE: &str = "2";

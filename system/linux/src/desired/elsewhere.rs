@@ -1,21 +1,21 @@
 //! Uplinks whose default route is not in the main table, as with `use-routes: false` of netplan
 //! and a table for each modem.
 //!
-//! Hawser's own packets are bound to an interface and bring no source address, so neither the main
-//! table nor rules by source lead them out of such an uplink. They ask a table of Hawser's first,
-//! which has these default routes and those of the main table, and is empty where all default
-//! routes are in the main table.
+//! Hawser's own packets are bound to an interface and have no source address yet, so neither the
+//! main table nor rules by source route them over such an uplink. They are first routed by a table
+//! of Hawser's, which contains these default routes and those of the main table, and is empty if
+//! all default routes are in the main table.
 //!
-//! Limitation: an interface without neighbours is left alone, because other VPNs have theirs in
-//! tables of their own too.
+//! Limitation: an interface without neighbours is ignored, because other VPNs also have default
+//! routes in their own tables.
 
 use std::net::IpAddr;
 
 use super::{Hop, is_own_table};
 use super::{LOCAL_TABLE, MAIN_TABLE, OWN_PROTOCOL, Observed, ObservedRoute, RouteKey, UPLINK_TABLE};
 
-/// Default routes in tables of others, one for each interface and family, of interfaces that have
-/// none in the main table.
+/// Returns default routes in tables of other programs, one per interface and family, of interfaces
+/// without one in the main table.
 pub(crate) fn elsewhere(observed: &Observed) -> Vec<&ObservedRoute> {
     let defaults = |table: fn(u32) -> bool| {
         let routes = observed.routes.iter();
@@ -34,7 +34,7 @@ pub(crate) fn elsewhere(observed: &Observed) -> Vec<&ObservedRoute> {
     found
 }
 
-/// Routes of the table that outer packets ask first.
+/// Returns the routes of the table that is consulted first for outer packets.
 pub(super) fn uplink_routes(observed: &Observed) -> Vec<(RouteKey, Hop)> {
     let others = elsewhere(observed);
     if others.is_empty() {
@@ -63,7 +63,7 @@ fn is_of_others(table: u32) -> bool {
     table != MAIN_TABLE && table != LOCAL_TABLE && !is_own_table(table)
 }
 
-/// Returns true if its router is on the interface's own link.
+/// Returns whether its router is on the interface's own link.
 fn is_uplink(observed: &Observed, route: &ObservedRoute) -> bool {
     let (Some(device), Some(gateway)) = (route.hop.device, route.hop.gateway) else {
         return false;

@@ -1,9 +1,9 @@
-//! Desired state: what the products need in the kernel, as one value.
+//! Desired state: all kernel objects that the products need, as one value.
 //!
-//! Every change that [`System`](crate::system::System) makes is recorded here, and what is undone
-//! is removed first. [`difference`](difference::difference) compares the value with what the kernel
-//! holds, [`Reconciler`](reconciler::Reconciler) decides which differences are repaired when, and
-//! `system/keeper.rs` connects both with netlink, nftables and time. Nothing here does I/O.
+//! Every change by [`System`](crate::system::System) is recorded here, and removed here before it
+//! is undone. [`difference`](difference::difference) compares the value with the kernel's state,
+//! [`Reconciler`](reconciler::Reconciler) decides when each difference is repaired, and
+//! `system/keeper.rs` connects both with netlink, nftables and time. This module does no I/O.
 //!
 //! ```text
 //!   mutators of System --> Desired --+
@@ -12,12 +12,12 @@
 //!                                                            +---- notifications -----+
 //! ```
 //!
-//! Some state cannot be described by a value. Its owner refills it:
+//! Some state is not described by the value. Its owner restores it:
 //!
 //! - elements of sets with timeouts (direct mode): `hawser-direct` (`naming.rs`, `faster.rs`), when
 //!   [`System::reinstalled`](crate::system::System::reinstalled) counts up;
 //! - connection tracking entries: the kernel; they survive a reinstalled table, and flows that
-//!   began meanwhile begin again;
+//!   started meanwhile are restarted;
 //! - eBPF programs and maps: `bpf/`; the process holds them open, and they end with it only;
 //! - leased addresses and their default routes: `system/host/src/dhcp`, on each renewal;
 //! - flows of Open vSwitch: `products/direct/src/switch.rs`, once a second;
@@ -49,7 +49,7 @@ pub(crate) enum Object {
     Table(String),
     /// A setting, by its path below `/proc/sys`.
     Setting(String),
-    /// An interface, by name: it is up.
+    /// An interface that is up, by name.
     Link(String),
     /// The MTU of an interface, by name.
     Mtu(String),
@@ -59,7 +59,7 @@ pub(crate) enum Object {
     Address(String, IpAddr),
     /// A route.
     Route(RouteKey),
-    /// A routing rule. Its priority is the one before the rules were moved.
+    /// A routing rule, with its priority before the rules were moved.
     Rule(Rule),
     /// An endpoint of MPTCP's path manager.
     Endpoint(IpAddr),
@@ -94,60 +94,60 @@ impl fmt::Display for Object {
     }
 }
 
-/// What distinguishes the routes of a machine.
+/// Key of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RouteKey {
-    /// Its routing table.
+    /// Routing table.
     pub(crate) table: u32,
-    /// Its destination.
+    /// Destination.
     pub(crate) to: Net,
-    /// Its metric: the lowest is used.
+    /// Metric: the route with the lowest is used.
     pub(crate) metric: u32,
 }
 
-/// Where a route sends packets.
+/// Next hop of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hop {
     /// The kernel's number of the type of route.
     pub(crate) kind: u8,
     /// The interface by index, of unicast routes.
     pub(crate) device: Option<u32>,
-    /// The router; `None` where the destination is on the link.
+    /// The router; `None` if the destination is on the link.
     pub(crate) gateway: Option<IpAddr>,
     /// The source address of sockets that choose none.
     pub(crate) source: Option<IpAddr>,
 }
 
 impl Hop {
-    /// Returns whether packets leave by an interface.
+    /// Returns whether packets leave through an interface.
     pub(crate) fn is_unicast(&self) -> bool {
         self.kind == UNICAST
     }
 }
 
-/// A routing rule that looks a table up.
+/// A routing rule that selects a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rule {
-    /// For IPv6, otherwise IPv4.
+    /// Family: IPv6, otherwise IPv4.
     pub(crate) ipv6: bool,
-    /// Rules of lower numbers are asked first.
+    /// Priority: rules with lower numbers are evaluated first.
     pub(crate) priority: u32,
     /// The table.
     pub(crate) table: u32,
     /// Mark and mask of the packets.
     pub(crate) mark: Option<(u32, u32)>,
-    /// For all packets but those with the mark.
+    /// Matches all packets except those with the mark.
     pub(crate) is_inverted: bool,
     /// Source address of the packets.
     pub(crate) source: Option<IpAddr>,
     /// Protocol, source port and destination port of the packets.
     pub(crate) ports: Option<(u8, u16, u16)>,
-    /// Routes of this prefix length and of shorter ones do not count.
+    /// Routes with this prefix length or a shorter one are ignored.
     pub(crate) suppress: Option<u32>,
 }
 
 impl Rule {
-    /// The rule of a family that sends all packets to a table.
+    /// Creates the rule of a family that sends all packets to a table.
     pub(crate) fn new(ipv6: bool, priority: u32, table: u32) -> Self {
         Self {
             ipv6,
@@ -161,7 +161,7 @@ impl Rule {
         }
     }
 
-    /// The same rule at another priority.
+    /// Returns the rule with another priority.
     pub(crate) fn at(self, priority: u32) -> Self {
         Self { priority, ..self }
     }
@@ -172,16 +172,16 @@ impl Rule {
 pub(crate) enum Setting {
     /// Exactly this.
     Is(String),
-    /// Reverse path filtering of an interface (RFC 3704) is not strict. The larger of its own value
-    /// and that of all interfaces counts; 1 is strict.
+    /// Reverse path filtering of an interface (RFC 3704) that is not strict. The kernel uses the
+    /// larger of its own value and that of all interfaces; 1 is strict.
     NotStrict,
 }
 
 /// Desired value of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// A table: what stands between its braces, and what the kernel printed of it right after it
-    /// was installed (empty: unknown).
+    /// A table: its body between the braces, and nft's output right after it was installed (empty:
+    /// unknown).
     Table { body: String, printed: String },
     /// A setting.
     Setting(Setting),
@@ -193,33 +193,34 @@ pub(crate) enum Wanted {
     Bridge(String),
     /// Prefix length of an address.
     Prefix(u8),
-    /// Where a route leads.
+    /// Next hop of a route.
     Route(Hop),
     /// A rule is its own value.
     Rule,
     /// An endpoint.
     Endpoint(Endpoint),
-    /// Minimum of the limit of subflows in addition to the first of a connection.
+    /// Minimum value of the limit of further subflows per connection.
     AtLeast(u32),
-    /// Resolvers, and what the program that keeps them had recorded right after they were set
-    /// (empty: unknown).
+    /// Resolvers, and the record of the program that stores them, right after they were set (empty:
+    /// unknown).
     Resolvers {
         addresses: Vec<IpAddr>,
         recorded: String,
     },
 }
 
-/// Everything that the products of this process need in the kernel.
+/// Desired kernel state of all products of this process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Desired {
     objects: BTreeMap<Object, Wanted>,
-    /// Tables of routes that nobody else may write to.
+    /// Routing tables owned by Hawser.
     owned: BTreeSet<u32>,
-    /// Which routes of the main table stay outside the tunnel.
+    /// Policy for routes of the main table that stay outside the tunnel.
     near: Option<NearPolicy>,
-    /// Tables whose routes let traffic out of the tunnel, or keep it in, when they are wrong.
+    /// Tables whose routes, if wrong, let traffic bypass the tunnel.
     guarded: BTreeSet<u32>,
-    /// By how much the rules stand before their own priorities, because of rules of others.
+    /// Offset by which the rules are before their default priorities, because of rules of other
+    /// programs.
     shift: u32,
 }
 
@@ -239,7 +240,7 @@ impl Desired {
         self.objects.remove(object);
     }
 
-    /// Records that nothing is needed any more. Rules stay where they were moved to.
+    /// Records that no objects are needed any longer. Rules keep their moved priorities.
     pub(crate) fn clear(&mut self) {
         *self = Self {
             shift: self.shift,
@@ -247,12 +248,12 @@ impl Desired {
         };
     }
 
-    /// Records that only what `is_kept` is still needed.
+    /// Records that only objects selected by `is_kept` are still needed.
     pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(&Object) -> bool) {
         self.objects.retain(|object, _| is_kept(object));
     }
 
-    /// Records that only those routes are still needed that `is_kept`.
+    /// Records that only routes selected by `is_kept` are still needed.
     pub(crate) fn retain_routes(&mut self, is_kept: impl Fn(&RouteKey, &Hop) -> bool) {
         self.objects.retain(|object, wanted| match (object, wanted) {
             (Object::Route(key), Wanted::Route(hop)) => is_kept(key, hop),
@@ -268,7 +269,7 @@ impl Desired {
         }
     }
 
-    /// Gives a table of routes up.
+    /// Records that a table of routes is no longer owned.
     pub(crate) fn disown(&mut self, table: u32) {
         self.owned.remove(&table);
         self.guarded.remove(&table);
@@ -276,8 +277,8 @@ impl Desired {
             .retain(|object, _| !matches!(object, Object::Route(key) if key.table == table));
     }
 
-    /// Sets which routes of the main table stay outside the tunnel; `None`: the main table is
-    /// asked itself.
+    /// Sets the policy for routes of the main table that stay outside the tunnel; with `None`, the
+    /// main table itself is used.
     pub(crate) fn set_near(&mut self, policy: Option<NearPolicy>) {
         if policy.is_some() {
             self.own(NEAR_TABLE, true);
@@ -293,17 +294,18 @@ impl Desired {
         self.near.as_ref()
     }
 
-    /// The value of an object.
+    /// Returns the value of an object.
     pub(crate) fn value(&self, object: &Object) -> Option<&Wanted> {
         self.objects.get(object)
     }
 
-    /// All objects, in their order.
+    /// Returns all objects, in order.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (&Object, &Wanted)> {
         self.objects.iter()
     }
 
-    /// Whether the object keeps traffic in: it is repaired first and however often it is broken.
+    /// Returns whether the object keeps traffic in the tunnel: it is repaired first, and without
+    /// back-off.
     pub(crate) fn is_guard(&self, object: &Object) -> bool {
         match object {
             Object::Table(_) | Object::Rule(_) => true,
@@ -319,18 +321,24 @@ impl Desired {
         }
     }
 
-    /// Returns whether nobody else may write to that table of routes.
+    /// Returns whether Hawser owns that routing table.
     pub(crate) fn owns(&self, table: u32) -> bool {
         self.owned.contains(&table)
     }
 
-    /// Where a rule stands now.
-    pub(crate) fn place(&self, rule: Rule) -> Rule {
+    /// Returns a rule with its current priority.
+    pub(crate) fn at_present_priority(&self, rule: Rule) -> Rule {
         rule.at(rule.priority.saturating_sub(self.shift))
     }
 
-    /// Moves all rules before the priority of another program's rule. Returns whether there is
-    /// room.
+    /// Returns whether a rule is desired with its priority.
+    pub(crate) fn has_rule(&self, rule: Rule) -> bool {
+        let at_first = rule.at(rule.priority.saturating_add(self.shift));
+        self.objects.contains_key(&Object::Rule(at_first))
+    }
+
+    /// Moves all rules before the priority of another program's rule. Returns false if there is not
+    /// enough room.
     pub(crate) fn move_before(&mut self, priority: u32) -> bool {
         if !has_room_before(priority) {
             return false;
@@ -339,7 +347,7 @@ impl Desired {
         true
     }
 
-    /// The tables of nftables, by name.
+    /// Returns the names of the nftables tables.
     pub(crate) fn tables(&self) -> impl Iterator<Item = &str> {
         self.objects.keys().filter_map(|object| {
             if let Object::Table(name) = object {
@@ -350,7 +358,7 @@ impl Desired {
         })
     }
 
-    /// The interfaces whose resolvers are set, by name.
+    /// Returns the names of the interfaces whose resolvers are set.
     pub(crate) fn resolvers(&self) -> impl Iterator<Item = &str> {
         self.objects.keys().filter_map(|object| {
             if let Object::Resolvers(name) = object {
@@ -361,13 +369,13 @@ impl Desired {
         })
     }
 
-    /// Returns whether anything of MPTCP's path manager is desired.
+    /// Returns whether any object of MPTCP's path manager is desired.
     pub(crate) fn has_multipath(&self) -> bool {
         let mut objects = self.objects.keys();
         objects.any(|object| matches!(object, Object::Endpoint(_) | Object::Subflows))
     }
 
-    /// The settings that are to be read.
+    /// Returns the paths of the settings to read.
     pub(crate) fn settings(&self) -> BTreeSet<String> {
         let mut keys = BTreeSet::new();
         for (object, wanted) in &self.objects {
@@ -387,10 +395,10 @@ pub(crate) fn has_room_before(priority: u32) -> bool {
     priority > SPAN
 }
 
-/// What the kernel holds.
+/// Observed kernel state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
-    /// What it prints of each table that was asked for; `None`: it could not be asked.
+    /// Printed form of each requested table; `None` if it could not be read.
     pub(crate) tables: Option<BTreeMap<String, String>>,
     /// Settings by their path.
     pub(crate) settings: BTreeMap<String, String>,
@@ -398,13 +406,13 @@ pub(crate) struct Observed {
     pub(crate) links: BTreeMap<u32, ObservedLink>,
     /// Index, address and prefix length.
     pub(crate) addresses: BTreeSet<(u32, IpAddr, u8)>,
-    /// All routes.
+    /// Routes of the machine.
     pub(crate) routes: Vec<ObservedRoute>,
-    /// All rules, in the order in which they are asked.
+    /// Routing rules, in order of evaluation.
     pub(crate) rules: Vec<ObservedRule>,
-    /// MPTCP's path manager; `None`: it was not asked, or cannot be.
+    /// MPTCP's path manager; `None` if it was not queried or is not available.
     pub(crate) multipath: Option<ObservedMultipath>,
-    /// Records of the resolvers of each interface that was asked for, by its name.
+    /// Records of the resolvers of each requested interface, by its name.
     pub(crate) resolvers: BTreeMap<String, String>,
 }
 
@@ -435,9 +443,9 @@ pub(crate) struct ObservedLink {
     pub(crate) is_up: bool,
     /// MTU. Units: bytes.
     pub(crate) mtu: u32,
-    /// The bridge of which it is a port, by index.
+    /// Index of the bridge of which it is a port.
     pub(crate) controller: Option<u32>,
-    /// Whether it has no neighbours, as the interfaces of other VPNs have none.
+    /// Set for interfaces without neighbours, such as those of other VPNs.
     pub(crate) is_tunnel: bool,
 }
 
@@ -449,59 +457,64 @@ pub(crate) struct ObservedMultipath {
     pub(crate) subflows: u32,
 }
 
-/// A route, and the number by which the shell finds its message again.
+/// A route; its index identifies the netlink message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedRoute {
     pub(crate) id: usize,
     pub(crate) key: RouteKey,
     pub(crate) hop: Hop,
-    /// Who added it, by the kernel's number.
+    /// Kernel's number of the program that added it.
     pub(crate) protocol: u8,
-    /// Whether it leads to several routers, or has properties that [`Hop`] does not hold.
+    /// Set for several next hops, or properties that [`Hop`] does not represent.
     pub(crate) is_complex: bool,
 }
 
-/// A rule, and the number by which the shell finds its message again.
+/// A rule; its index identifies the netlink message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedRule {
     pub(crate) id: usize,
     pub(crate) rule: Rule,
-    /// Whether it looks a table up.
+    /// Set if the rule selects a table.
     pub(crate) is_lookup: bool,
-    /// Whether it has conditions that [`Rule`] does not hold.
+    /// Set for conditions that [`Rule`] does not represent.
     pub(crate) is_selective: bool,
-    /// Whether Hawser has added it.
+    /// Set if Hawser added it.
     pub(crate) is_ours: bool,
 }
 
-/// Returns whether only Hawser uses a table of routes of that number.
+/// Returns whether the routing table with that number is used by Hawser only.
 fn is_own_table(table: u32) -> bool {
     (KILL_TABLE..=LAST_TABLE).contains(&table)
 }
 
-/// Protocol number by which rules, routes and addresses of Hawser are known: "H", a number that
-/// nobody else has (`/etc/iproute2/rt_protos`).
+/// Protocol number of Hawser's rules, routes and addresses. Source: the code of the letter H, which
+/// no other program uses (`/etc/iproute2/rt_protos`).
 pub(crate) const OWN_PROTOCOL: u8 = 72;
-/// The kernel's number of unicast routes (`RTN_UNICAST`).
+/// The kernel's number of unicast routes: `RTN_UNICAST` of linux/rtnetlink.h.
 pub(crate) const UNICAST: u8 = 1;
-/// The kernel's number of its main table of routes (`RT_TABLE_MAIN`).
+/// The kernel's number of its main table of routes: `RT_TABLE_MAIN` of linux/rtnetlink.h.
 pub(crate) const MAIN_TABLE: u32 = 254;
-/// The kernel's number of its table of own addresses (`RT_TABLE_LOCAL`).
+/// The kernel's number of its table of own addresses: `RT_TABLE_LOCAL` of linux/rtnetlink.h.
 pub(crate) const LOCAL_TABLE: u32 = 255;
-/// The routing table of the tunnel: "HW" as a number.
+/// The routing table of the tunnel. Source: "HW" as a number, 0x4857.
 pub(crate) const TUNNEL_TABLE: u32 = 18_519;
-/// The table of routes that stay outside the tunnel.
+/// The table of routes that stay outside the tunnel. Source: the number before the tunnel's.
 pub(crate) const NEAR_TABLE: u32 = TUNNEL_TABLE - 1;
 /// Table of default routes that outer packets ask first, where uplinks have theirs elsewhere.
 /// Source: the number after the tunnel's.
 pub(crate) const UPLINK_TABLE: u32 = TUNNEL_TABLE + 1;
-/// The table of the kill switch, in which nothing leads out.
+/// Table of the kill switch, which contains no usable route. Source: the number before that of
+/// [`NEAR_TABLE`].
 pub(crate) const KILL_TABLE: u32 = TUNNEL_TABLE - 2;
-/// Tables of networks lie between the tunnel's and this one.
+/// Tables of networks lie between the tunnel's and this one. Source: `FIRST_TABLE` of
+/// `system/network_tables.rs`, 18,600, and one table for each number of a byte, rounded up to
+/// hundreds.
 const LAST_TABLE: u32 = 18_900;
-/// Priority of the first rule; the others follow it.
-pub(crate) const FIRST_PRIORITY: u32 = 18_515;
-/// How many priorities the rules take, from [`FIRST_PRIORITY`] on.
+/// Priority of the first rule; the others follow it. Source: three rules precede that for near
+/// destinations, and the tunnel's rule has [`TUNNEL_TABLE`] as its priority.
+pub(crate) const FIRST_PRIORITY: u32 = TUNNEL_TABLE - 4;
+/// Number of priorities that the rules take, from [`FIRST_PRIORITY`] on. Source: the rules of
+/// `system/near.rs` take seven, up to that of the kill switch, and one is spare.
 pub(crate) const SPAN: u32 = 8;
 /// Reverse path filtering for all interfaces.
 pub(crate) const STRICT_FOR_ALL: &str = "net/ipv4/conf/all/rp_filter";

@@ -1,12 +1,12 @@
-//! Which routes of the main table stay outside the tunnel.
+//! Routes of the main table that stay outside the tunnel.
 //!
-//! A network may send routes by DHCP (RFC 3442, option 121) or by router advertisements. Were they
-//! followed, a hostile network could route all traffic past the tunnel ("TunnelVision", 0.0.0.0/1
-//! and 128.0.0.0/1), or declare a large part of the Internet its own subnet ("LocalNet" of
-//! TunnelCrack). So the tunnel's rules do not ask the main table but a copy of those of its routes
+//! A network may send routes by DHCP (RFC 3442, option 121) or by router advertisements. If they
+//! were used, a hostile network could route all traffic outside the tunnel ("TunnelVision",
+//! 0.0.0.0/1 and 128.0.0.0/1), or declare a large part of the Internet its own subnet ("LocalNet"
+//! of TunnelCrack). Therefore the tunnel's rules do not use the main table but a copy of its routes
 //! that pass this policy.
 //!
-//! Limitation: of a route to several routers only the first one is copied.
+//! Limitation: only the first next hop of a multipath route is copied.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,40 +14,40 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hawser_units::Net;
 
 use super::elsewhere::{elsewhere, uplink_routes};
-use super::{Hop, MAIN_TABLE, NEAR_TABLE, Observed, ObservedRoute, RouteKey};
+use super::{Hop, MAIN_TABLE, NEAR_TABLE, Observed, ObservedRoute, RouteKey, TUNNEL_TABLE};
 
-/// Which routes of the main table stay outside the tunnel.
+/// Policy for routes of the main table that stay outside the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NearPolicy {
     /// The interface of the tunnel.
     pub tunnel: String,
-    /// With a kill switch only the subnets of `lans` stay outside.
+    /// Kill switch: only the subnets of `lans` stay outside.
     pub kill_switch: bool,
     /// Interfaces to machines for which this one forwards.
     pub lans: Vec<String>,
-    /// Whether the machine also forwards for the subnets of every interface that is no uplink, past
-    /// the tunnel, as rules of direct mode beside the hub may say.
+    /// Set if the machine also forwards outside the tunnel for the subnets of every interface that
+    /// is not an uplink, as rules of direct mode in addition to the hub may require.
     pub forwards: bool,
-    /// Destinations whose routes stay outside, whoever added them.
+    /// Destinations whose routes stay outside the tunnel, regardless of who added them.
     pub local: Vec<Net>,
-    /// Networks of the tunnel's inner addresses: they are reached through it, also where they lie
-    /// in a larger subnet of an uplink, as the default pool does in the shared addresses of
-    /// RFC 6598. A subnet within them stays near.
+    /// Networks of the tunnel's inner addresses: they are reached through it, even if they are part
+    /// of a larger subnet of an uplink, such as the default pool in the shared address space of RFC
+    /// 6598. A subnet within them stays outside the tunnel.
     pub inner: Vec<Net>,
 }
 
-/// A route that was not copied, although it would have led past the tunnel.
+/// A route that was not copied because it would bypass the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Refused {
-    /// Its destination.
+    /// Destination of the route.
     pub(crate) to: Net,
-    /// Its router.
+    /// Next hop of the route.
     pub(crate) gateway: Option<IpAddr>,
-    /// Its interface.
+    /// Interface of the route.
     pub(crate) device: String,
 }
 
-/// Routes of the tables of near destinations and of uplinks, and the routes that were refused.
+/// Returns the routes of the tables of near destinations and of uplinks, and the refused routes.
 pub(crate) fn near(policy: &NearPolicy, observed: &Observed) -> (Vec<(RouteKey, Hop)>, BTreeSet<Refused>) {
     let (mut copies, mut refused) = (Vec::new(), BTreeSet::new());
     let uplinks = uplinks(observed);
@@ -81,7 +81,7 @@ pub(crate) fn near(policy: &NearPolicy, observed: &Observed) -> (Vec<(RouteKey, 
     (copies, refused)
 }
 
-/// Routes that make the kernel ask the next rule for a destination.
+/// Returns a route that makes the kernel continue with the next rule for a destination.
 fn excepted(inner: &Net) -> (RouteKey, Hop) {
     let key = RouteKey {
         table: NEAR_TABLE,
@@ -107,7 +107,7 @@ fn stays_near(
         key, hop, protocol, ..
     } = route;
     if !hop.is_unicast() {
-        // It opens nothing.
+        // It lets no traffic out.
         return true;
     }
     let Some(device) = hop.device else { return false };
@@ -122,14 +122,14 @@ fn stays_near(
     }
     let is_tunnel = observed.links.get(&device).is_some_and(|link| link.is_tunnel);
     if is_tunnel && !uplinks.contains(&device) {
-        // Another VPN's own destinations, unless it wants everything.
+        // Destinations of another VPN, unless it takes all traffic.
         return !is_everything(key.to);
     }
     !FROM_THE_NETWORK.contains(protocol) && is_private(key.to)
 }
 
-/// Whether the interface has an address in the subnet itself, and the subnet is of a size that
-/// networks have.
+/// Returns whether the interface has an address in the subnet itself, and the subnet has an
+/// ordinary size.
 fn is_connected(observed: &Observed, device: u32, to: Net, hop: &Hop) -> bool {
     let mut addresses = observed.addresses.iter();
     let shortest = if to.address.is_ipv6() {
@@ -142,7 +142,7 @@ fn is_connected(observed: &Observed, device: u32, to: Net, hop: &Hop) -> bool {
         && addresses.any(|(index, address, _)| *index == device && to.contains(*address))
 }
 
-/// Interfaces to which a default route leads, of the main table or in its place.
+/// Returns the interfaces of default routes, of the main table or its replacement.
 pub(crate) fn uplinks(observed: &Observed) -> BTreeSet<u32> {
     let routes = observed.routes.iter();
     let defaults = routes.filter(|route| route.key.table == MAIN_TABLE && route.key.to.prefix == 0);
@@ -150,8 +150,8 @@ pub(crate) fn uplinks(observed: &Observed) -> BTreeSet<u32> {
     defaults.filter_map(|route| route.hop.device).collect()
 }
 
-/// Whether a destination is a half of all addresses or more, as VPNs name everything; of IPv6 also
-/// all global addresses (2000::/3).
+/// Returns whether a destination is at least half of all addresses, which VPNs use for all traffic;
+/// for IPv6 also whether it is all global addresses (2000::/3).
 pub(crate) fn is_everything(to: Net) -> bool {
     to.prefix <= if to.address.is_ipv6() { 3 } else { 1 }
 }
@@ -179,13 +179,13 @@ const PRIVATE6: [(Ipv6Addr, u8); 2] = [
 /// `linux/rtnetlink.h`).
 const THROW: u8 = 9;
 /// Metric of the tunnel's inner networks among near destinations: one that no other route has, so
-/// that none is replaced.
-const EXCEPTED_METRIC: u32 = 18_519;
+/// that none is replaced. Source: the number of the tunnel's table.
+const EXCEPTED_METRIC: u32 = TUNNEL_TABLE;
 /// Routes that a network sent: `RTPROT_REDIRECT`, `RTPROT_RA`, `RTPROT_DHCP` of
 /// `linux/rtnetlink.h`.
 const FROM_THE_NETWORK: [u8; 3] = [1, 9, 16];
 /// Shortest prefix of a subnet with public IPv4 addresses: the largest that was ever assigned to
-/// one holder.
+/// one holder. Source: the registry of IPv4 address space of IANA assigns blocks of this size.
 const SHORTEST4: u8 = 8;
 /// Shortest prefix of a subnet with public IPv6 addresses: what a site gets at most (RFC 6177 has
 /// 48) with much room.

@@ -1,8 +1,8 @@
-//! When differences are repaired, and what is reported of them.
+//! Reconciler: schedules repairs of differences, and reports them.
 //!
-//! The machine asks for a dump of the kernel at its start, after notifications and once per poll
-//! interval. Each dump yields repairs, and each repair is followed by another dump until nothing
-//! differs.
+//! The state machine requests a dump of the kernel's state at its start, after notifications and
+//! once per poll interval. Each dump yields repairs, and each repair is followed by another dump
+//! until there are no differences.
 //!
 //! ```text
 //!            notification, poll interval, end of a back-off
@@ -14,13 +14,13 @@
 //!          +------ after SETTLE --------+
 //! ```
 //!
-//! Back-off: an object that is broken again and again right after its repair belongs to a program
-//! that insists. From the [`PATIENCE`]th time on, the delay doubles from 1 s to [`MAX_DELAY`].
-//! Objects that keep traffic in ([`Difference::is_guard`]) are repaired at most once per
-//! [`SETTLE`] and otherwise without a delay: backing off must never open anything.
+//! Back-off: an object that is changed repeatedly right after its repair is managed by another
+//! program. From the [`REPAIRS_BEFORE_BACKOFF`]th time on, the delay doubles from 1 s to
+//! [`MAX_DELAY`]. Objects that keep traffic in the tunnel ([`Difference::is_guard`]) are repaired
+//! without a delay, at most once per [`SETTLE`]: a back-off must never let traffic out.
 //!
-//! Failure: a repair that the kernel rejects is reported once and tried again as if another program
-//! insisted.
+//! Failure: a repair that the kernel rejects is reported once and retried after [`FAILURE_DELAY`],
+//! later with the same back-off.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -32,7 +32,7 @@ use super::difference::{Cause, Difference, Repair, difference};
 use super::near::{Refused, near};
 use super::{Desired, Object, Observed};
 
-/// What the shell has to do.
+/// Action for the shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Read the kernel, then call [`Reconciler::handle_dump`].
@@ -41,25 +41,25 @@ pub(crate) enum Action {
     Repair(Object, Repair),
 }
 
-/// What an operator should know.
+/// Event for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// An object was not as desired and is being restored.
+    /// An object differed from the desired state and is being restored.
     Restored(Object, Cause),
-    /// Another program breaks the object again and again, so repairs become rarer.
+    /// Another program changes the object repeatedly, so repairs become less frequent.
     Insists(Object),
-    /// A route of a network would have led past the tunnel.
+    /// A route of a network would bypass the tunnel.
     Refused(Refused),
-    /// All traffic enters another VPN first.
+    /// Another VPN receives all traffic first.
     Nested(String),
     /// The kernel rejects a repair.
     Failed(Object, String),
 }
 
-/// Which deadline is meant.
+/// Purpose of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// The kernel is read although nothing was notified.
+    /// The kernel's state is read without a notification.
     Poll,
     /// Notifications or repairs have settled.
     Settle,
@@ -70,11 +70,11 @@ pub(crate) enum Reason {
 /// State of repairs of one object.
 #[derive(Clone, Copy, Debug)]
 struct Attempts {
-    /// Times that the object was broken right after its repair.
+    /// Number of changes right after a repair.
     count: u32,
     /// Start of the latest repair.
     at: Instant,
-    /// Earliest time of the next one.
+    /// Earliest time of the next repair.
     next: Instant,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Reconciler {
     attempts: BTreeMap<Object, Attempts>,
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
-    /// What was reported, with the time when it was last seen.
+    /// Reported differences, with the time when they were last seen.
     reported: BTreeMap<(Object, Cause), Instant>,
     refused: BTreeSet<Refused>,
     nested: Option<String>,
@@ -94,7 +94,7 @@ pub(crate) struct Reconciler {
 }
 
 impl Reconciler {
-    /// A machine that asks for a dump at once.
+    /// Creates a machine that requests a dump at once.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             due: (now, Reason::Settle),
@@ -109,12 +109,12 @@ impl Reconciler {
         }
     }
 
-    /// Takes notice that something changed in the kernel.
+    /// Processes a notification of a change in the kernel.
     pub(crate) fn handle_notification(&mut self, now: Instant) {
         self.wake(now + DEBOUNCE, Reason::Settle);
     }
 
-    /// Compares what is desired with what the kernel holds.
+    /// Compares the desired with the observed state.
     pub(crate) fn handle_dump(&mut self, desired: &Desired, observed: &Observed, now: Instant) {
         self.due = (now + POLL_INTERVAL, Reason::Poll);
         self.report_policy(desired, observed);
@@ -127,32 +127,32 @@ impl Reconciler {
         }
     }
 
-    /// Takes notice that the kernel could not be read.
+    /// Processes that the kernel's state could not be read.
     pub(crate) fn handle_no_dump(&mut self, now: Instant) {
         self.due = (now + POLL_INTERVAL, Reason::Poll);
     }
 
-    /// Takes notice that the kernel rejected a repair.
+    /// Processes that the kernel rejected a repair.
     pub(crate) fn handle_failure(&mut self, object: Object, error: String, now: Instant) {
         let attempts = self.attempts.entry(object.clone()).or_insert(Attempts {
             count: 1,
             at: now,
             next: now,
         });
-        attempts.next = attempts.next.max(now + FIRST_DELAY);
+        attempts.next = attempts.next.max(now + FAILURE_DELAY);
         if self.failed.insert(object.clone()) {
             self.events.push_back(Event::Failed(object, error));
         }
     }
 
-    /// Lets time pass.
+    /// Processes expired deadlines.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if now >= self.due.0 {
             self.is_dump_wanted = true;
         }
     }
 
-    /// Returns what the shell has to do next.
+    /// Returns the next action.
     pub(crate) fn poll_transmit(&mut self) -> Option<Action> {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
@@ -160,7 +160,7 @@ impl Reconciler {
         std::mem::take(&mut self.is_dump_wanted).then_some(Action::Dump)
     }
 
-    /// Returns what an operator should know next.
+    /// Returns the next event.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -204,10 +204,10 @@ impl Reconciler {
         } else {
             1
         };
-        if count == PATIENCE {
+        if count == REPAIRS_BEFORE_BACKOFF {
             self.events.push_back(Event::Insists(object.clone()));
         }
-        let delay = match count.checked_sub(PATIENCE) {
+        let delay = match count.checked_sub(REPAIRS_BEFORE_BACKOFF) {
             Some(over) if !is_guard => (FIRST_DELAY * 2_u32.pow(over.min(8))).min(MAX_DELAY),
             _ => SETTLE,
         };
@@ -219,7 +219,7 @@ impl Reconciler {
         self.attempts.insert(object.clone(), attempts);
     }
 
-    /// Reports a cause unless it was reported and has gone on since.
+    /// Reports a cause unless it was reported and has persisted since.
     fn report(&mut self, object: &Object, cause: Cause, now: Instant) {
         let seen = self.reported.insert((object.clone(), cause.clone()), now);
         if seen.is_none() {
@@ -246,7 +246,8 @@ impl Reconciler {
         }
     }
 
-    /// Bounds the memory: what has been quiet for [`MEMORY`] is reported again when it returns.
+    /// Bounds the memory: causes absent for [`MEMORY`] are forgotten, and reported again when they
+    /// return.
     fn forget_old(&mut self, now: Instant) {
         self.reported.retain(|_, seen| now <= *seen + MEMORY);
         self.attempts.retain(|_, attempts| now <= attempts.next + MEMORY);
@@ -255,34 +256,48 @@ impl Reconciler {
         }
     }
 
-    /// Routes that are refused now.
+    /// Returns the currently refused routes.
     pub(crate) fn refused(&self) -> &BTreeSet<Refused> {
         &self.refused
     }
 
-    /// The other VPN that all traffic enters first.
+    /// Returns the other VPN that all traffic enters first.
     pub(crate) fn nested(&self) -> Option<&str> {
         self.nested.as_deref()
     }
 }
 
-/// One change of another program is a burst of notifications, which mostly ends within this time.
+/// Time within which the burst of notifications of one change mostly ends. Source: our choice; a
+/// shorter one repairs one change several times, a longer one lets packets leave by a wrong route
+/// for as long.
 const DEBOUNCE: Duration = Duration::from_millis(5);
-/// Time between a repair and the check of it, and between two repairs of one object: at most 20
-/// repairs of an object per second.
+/// Time between a repair and the check of it, and between two repairs of one object. Source: at
+/// most 20 repairs of an object per second.
 pub(crate) const SETTLE: Duration = Duration::from_millis(50);
-/// Interval of dumps without a notification: half of the second in which a change must be restored.
+/// Interval of dumps without a notification. Source: half of the second in which a change must be
+/// restored.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// An object that is broken again within this time after its repair was possible is broken by a
 /// program that watches it: such a program answers a notification of the kernel, while services
-/// that restart, and timers, take longer.
+/// that restart, and timers, take longer. Source: our choice, four intervals of [`SETTLE`]; a
+/// longer one takes services that restart for programs that insist.
 const INSISTENCE: Duration = Duration::from_millis(200);
-/// Times that an object is repaired at once before another program counts as one that insists.
-/// A start of systemd-networkd or firewalld takes objects away up to three times.
-pub(crate) const PATIENCE: u32 = 8;
-/// First delay of a repair that another program opposes.
+/// Times that an object is repaired at once before another program counts as one that insists. A
+/// start of systemd-networkd or firewalld takes objects away up to three times. Source: our choice,
+/// more than twice that; more repairs are a contest with another program, in which both take the
+/// processor.
+pub(crate) const REPAIRS_BEFORE_BACKOFF: u32 = 8;
+/// Delay of a repair after the kernel has rejected it, perhaps because the other program's change
+/// is not complete yet.
+///
+/// Source: four tries in the second in which a change must be restored.
+const FAILURE_DELAY: Duration = Duration::from_millis(250);
+/// First delay of a repair that another program opposes. Source: our choice, the second in which a
+/// change must be restored; the next ones are longer, since that program has the last word anyway.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
-/// Longest delay of a repair that another program opposes.
+/// Longest delay of a repair that another program opposes. Source: five doublings of
+/// [`FIRST_DELAY`].
 pub(crate) const MAX_DELAY: Duration = Duration::from_secs(32);
-/// A cause is reported once, and again when it returns after this time.
+/// A cause is reported once, and again when it returns after this time. Source: our choice; a
+/// shorter one fills the log with a cause that returns, a longer one only takes memory.
 const MEMORY: Duration = Duration::from_secs(600);

@@ -1,17 +1,17 @@
-//! The nftables rules that carry moved flows: addresses rewritten on the way in and out, past
-//! connection tracking and sockets, which go on seeing the addresses that a flow began with.
+//! nftables rules for moved flows: they rewrite addresses of received and sent packets outside
+//! connection tracking and sockets, for which a flow keeps its original addresses.
 //!
 //! ```text
 //!   in:   raw (before zones and tracking)   an accepted route's addresses -> the first ones
 //!   out:  output, after tracking            the mark of the present network, before direct mode's own rules look at it
-//!         output, after translation         destination of the present route: the packet is routed anew
+//!         output, after translation         destination of the present route: the packet is routed again
 //!         postrouting, after translation    source of the present route
 //!   local input: what opens routes is for no socket
 //! ```
 //!
-//! The whole table is replaced in one transaction, so a packet meets the old rules or the new.
-//! Nothing here is kept by the kernel between packets. A waypoint does both halves for packets of
-//! others, without tracking them.
+//! The whole table is replaced in one transaction, so each packet is processed by either the old or
+//! the new rules. The rules have no state in the kernel. A waypoint rewrites in both directions for
+//! flows of other machines, without tracking them.
 //!
 //! Limitations: an error message of a router (ICMP) about a rewritten packet quotes the new
 //! addresses and finds no socket, so a path whose MTU is smaller than that of its interface is not
@@ -27,10 +27,10 @@ use crate::nft;
 
 /// The name of the table.
 pub const MOVED_TABLE: &str = "hawser_moved";
-/// Its name at a waypoint, which may run direct mode too.
+/// Name of the table at a waypoint, which may run direct mode too.
 pub const RELAY_TABLE: &str = "hawser_relay";
 
-/// Addresses of a packet that this end sends: its own, the other's.
+/// Addresses of a packet that this end sends: source and destination.
 pub type Ends = (SocketAddr, SocketAddr);
 
 /// A flow and how its packets are rewritten.
@@ -38,50 +38,51 @@ pub type Ends = (SocketAddr, SocketAddr);
 pub struct Moved {
     /// TCP (6) or UDP (17).
     pub protocol: u8,
-    /// As sockets, or the machines behind this one, see it.
+    /// Addresses as seen by sockets, or by machines behind this one.
     pub inside: Ends,
-    /// As it leaves where nothing is rewritten: after the translation to the first network's
+    /// Addresses on the wire without rewriting: after the translation to the first network's
     /// address.
     pub first: Ends,
-    /// What it is sent with now.
+    /// Addresses with which packets are currently sent.
     pub route: Ends,
-    /// What it may come in with, beside the first addresses.
+    /// Additional addresses with which packets may arrive.
     pub accepted: Vec<Ends>,
-    /// Openings of TCP whose last packet may still come in: it is for no socket.
+    /// Openings over TCP whose last packet may still arrive, which must not reach a socket.
     pub openings: Vec<u32>,
-    /// The mark of the network by which it leaves; none: as before.
+    /// Mark of the network over which it leaves; `None` means unchanged.
     pub mark: Option<u32>,
-    /// The tracking zone in which it began, if it came in from outside.
+    /// Connection tracking zone in which it began, if it arrived from outside.
     pub zone: Option<u16>,
 }
 
-/// A flow of others that goes through here.
+/// A flow of other machines relayed by this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relayed {
     /// TCP (6) or UDP (17).
     pub protocol: u8,
-    /// This machine and one end.
+    /// Addresses of this machine and one end.
     pub near: Ends,
-    /// This machine and the other end.
+    /// Addresses of this machine and the other end.
     pub far: Ends,
 }
 
-/// All that the table is made of.
+/// Inputs of the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewriting {
     /// Moved flows.
     pub flows: Vec<Moved>,
-    /// Flows that go through.
+    /// Relayed flows.
     pub relays: Vec<Relayed>,
-    /// Routes that are being opened, with their protocol: what comes in on them is for no socket.
+    /// Routes that are being opened, with their protocol: their packets must not reach a socket.
     pub openings: Vec<(u8, Ends)>,
-    /// Whether challenges come in over routes of UDP flows: they are for no socket.
+    /// Set if challenges may arrive over routes of UDP flows: they must not reach a socket.
     pub challenges: bool,
-    /// Ports of this machine where openings come in, with their protocol: for no socket either.
+    /// Ports of this machine at which openings arrive, with their protocol: these must not reach a
+    /// socket either.
     pub ports: Vec<(u8, u16)>,
 }
 
-/// Of a packet: protocol, source, destination.
+/// Protocol, source and destination of a packet.
 type Key = (u8, SocketAddr, SocketAddr);
 
 #[derive(Default)]
@@ -90,18 +91,18 @@ struct Maps {
     marking: BTreeMap<Key, String>,
     away: BTreeMap<Key, String>,
     leaving: BTreeMap<Key, String>,
-    /// Chains, in the order in which they were made.
+    /// Chains, in the order of their creation.
     chains: String,
 }
 
 impl Rewriting {
-    /// Whether there is nothing to rewrite.
+    /// Returns whether there is nothing to rewrite.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What stands between the braces of the table.
+    /// Returns the body of the table.
     #[must_use]
     pub fn body(&self) -> String {
         let mut maps = Maps::default();
@@ -133,8 +134,8 @@ impl Rewriting {
             .iter()
             .map(|(protocol, port)| format!("{protocol} . {port}"))
             .collect();
-        // Neither what goes through to others nor answers to this machine, or to those behind it,
-        // that come to such a port.
+        // Does not match relayed packets, nor replies to this machine or those behind it that
+        // arrive at such a port.
         let closed = if ports.is_empty() {
             String::new()
         } else {
@@ -144,7 +145,7 @@ impl Rewriting {
             )
         };
         let challenges = if self.challenges {
-            format!("  meta l4proto udp @th,64,64 {UDP_MARK:#x} drop\n")
+            no_message()
         } else {
             String::new()
         };
@@ -199,11 +200,11 @@ impl Maps {
         let zone = flow
             .zone
             .map_or(String::new(), |zone| format!("  ct original zone set {zone}\n"));
-        // A beginning is for no socket: it is a late copy of the opening.
+        // A SYN must not reach a socket: it is a late copy of the opening.
         let no_beginning = if protocol == TCP {
-            "  tcp flags & syn == syn drop\n"
+            "  tcp flags & syn == syn drop\n".to_owned()
         } else {
-            ""
+            no_message()
         };
         let _ = write!(
             self.chains,
@@ -234,7 +235,7 @@ impl Maps {
         }
     }
 
-    /// What comes in from `from` goes on to `to`.
+    /// Relays packets that arrive from `from` to `to`.
     fn relay(&mut self, name: &str, protocol: u8, from: Ends, to: Ends) {
         self.inward
             .insert((protocol, from.1, from.0), format!("goto {name}_in"));
@@ -249,7 +250,13 @@ impl Maps {
     }
 }
 
-/// Both timestamps of an opening's last packet are its number, which no program's are.
+/// Drops messages about routes over UDP.
+fn no_message() -> String {
+    format!("  meta l4proto udp @th,64,64 {UDP_MARK:#x} drop\n")
+}
+
+/// Matches the last packet of an opening, whose two timestamps are both its number, unlike those of
+/// any program.
 fn last_packets(flow: &Moved) -> String {
     if flow.protocol != TCP || flow.openings.is_empty() {
         return String::new();
@@ -259,7 +266,7 @@ fn last_packets(flow: &Moved) -> String {
     format!("  tcp option timestamp tsval {{ {numbers} }} tcp option timestamp tsecr {{ {numbers} }} drop\n")
 }
 
-/// The statements that give a packet another source (`s`) or destination (`d`).
+/// Returns the statements that rewrite a packet's source (`s`) or destination (`d`).
 fn set(which: &str, protocol: u8, to: SocketAddr) -> String {
     let ip = nft::family(to.ip());
     let transport = if protocol == TCP { "tcp" } else { "udp" };
@@ -299,8 +306,9 @@ fn verdicts(map: &BTreeMap<Key, String>) -> String {
     text
 }
 
+/// `IPPROTO_TCP` of linux/in.h.
 const TCP: u8 = 6;
-/// The first bytes of what is said about routes over UDP (`hawser_wire::opening`).
+/// First bytes of messages about routes over UDP (`hawser_wire::opening`).
 const UDP_MARK: u64 = u64::from_be_bytes(*b"hwsrOpen");
 
 #[cfg(test)]
@@ -369,6 +377,31 @@ mod tests {
         );
         assert!(!body.contains("6 . 10.0.0.9 . 80 . 10.0.0.1 . 4000"), "{body}");
         assert!(!body.contains("flow_3_leaving"), "{body}");
+    }
+
+    #[test]
+    fn late_copies_of_an_opening_reach_no_socket() {
+        for (protocol, message) in [
+            (6, "tcp flags & syn == syn drop"),
+            (17, "@th,64,64 0x687773724f70656e drop"),
+        ] {
+            for v6 in [false, true] {
+                let flows = vec![moved(protocol, v6)];
+                let rewriting = Rewriting {
+                    flows,
+                    ..Rewriting::default()
+                };
+                let body = rewriting.body();
+                let (chain, _) = body
+                    .split_once("chain flow_0_in {")
+                    .unwrap()
+                    .1
+                    .split_once("\n}")
+                    .unwrap();
+                let (dropped, rewritten) = (chain.find(message), chain.find("saddr set"));
+                assert!(dropped.is_some() && dropped < rewritten, "{body}");
+            }
+        }
     }
 
     #[test]

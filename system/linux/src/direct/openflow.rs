@@ -1,47 +1,46 @@
-//! The ruleset of direct mode as OpenFlow, for a bridge of Open vSwitch in place of nftables.
+//! Ruleset of direct mode as OpenFlow, for an Open vSwitch bridge in place of nftables.
 //!
-//! The bridge's own port is the interface that applications see; every network's device is a port
-//! whose number is the network's. Frames pass these tables:
+//! The bridge's local port is the interface that applications see; each network's device is a port
+//! with the network's number. Frames pass these tables:
 //!
 //! ```text
-//!   0  from applications -> connection tracking, 1;  to a network's address -> connection tracking, 3
-//!   1  known: 2;  new: the first rule that fits: a group, which commits network and translation, 2;  nothing fits: dropped
+//!   0  from applications -> connection tracking, 1;  to a network's address -> connection
+//!   0  from applications -> connection tracking, 1;  to a network's address -> connection
+//! tracking, 3   1  known: 2;  new: the first rule that fits: a group, which commits network and
+//! translation, 2;  nothing fits: dropped
 //!   2  by the mark of the connection: the network's frame, out of its port
 //!   3  known, and of that network: the applications' frame, to them
 //! ```
 //!
-//! The marks are those of the nftables ruleset. Whose turn it is, a group decides by lot (a hash of
-//! addresses and ports), in proportion to the turns.
+//! The marks are those of the nftables ruleset. A group selects the network pseudo-randomly (by a
+//! hash of addresses and ports), in proportion to the turns.
 //!
-//! Limitations: packets do not say which program sent them, so control groups, choices of programs
-//! and intents do not count; names neither. What is refused is dropped without a word. Networks
-//! without Ethernet cannot take part.
+//! Limitations: packets do not identify their program, so control groups, choices of programs and
+//! intents are ignored, and so are names. Refused packets are dropped silently. Networks without
+//! Ethernet cannot be used.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use super::{Choice, Match, NETWORK_MASK, Port, Protocol, Ruleset, mark};
+use super::{Choice, Match, NETWORK_MASK, Port, Protocol, Ruleset, UNASSIGNED_PORTS, mark};
 use crate::wireless::written;
-
-/// Ports with which flows leave: beyond those that the kernel gives to sockets, because it has a
-/// copy of what comes back.
-pub const PORTS: std::ops::RangeInclusive<u16> = 61_000..=65_535;
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// The frames of a network: its device's address, and that of its gateway for IPv4 and IPv6.
+/// Ethernet addresses of a network: that of its device, and those of its gateways for IPv4 and
+/// IPv6.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// From here.
+    /// Source address on the link.
     pub own: Mac,
-    /// To there; unknown while the gateway has not answered.
+    /// Destination addresses on the link; `None` until the gateway has answered.
     pub gateways: [Option<Mac>; 2],
 }
 
 impl Link {
-    /// Whether its gateway has answered, in any family.
+    /// Returns whether its gateway has answered, in any family.
     #[must_use]
     pub fn is_reached(&self) -> bool {
         self.gateways.iter().any(Option::is_some)
@@ -49,8 +48,8 @@ impl Link {
 }
 
 impl Ruleset {
-    /// The bundle for `ovs-ofctl bundle` that puts this in the place of all that was there.
-    /// `inside`: the Ethernet address of the interface that applications see.
+    /// Returns the bundle for `ovs-ofctl bundle` that replaces all flows of the switch. `inside` is
+    /// the Ethernet address of the interface that applications see.
     #[must_use]
     pub fn bundle(&self, links: &BTreeMap<u8, Link>, inside: Mac) -> String {
         let mut text = "flow delete\ngroup delete group_id=all\n".to_owned();
@@ -86,7 +85,8 @@ impl Ruleset {
         text
     }
 
-    /// Whose turn it is, each with what it commits; nothing while no network can be sent to.
+    /// Returns the buckets of a choice, each with its commit action; empty while no network can be
+    /// used.
     fn buckets(&self, choice: &Choice, family: usize, links: &BTreeMap<u8, Link>) -> String {
         let mut text = String::new();
         let turns = &choice.turns[family];
@@ -97,7 +97,7 @@ impl Ruleset {
                 .is_some_and(|link| link.gateways[family].is_some());
             let address = port.addresses.iter().find(|a| a.is_ipv6() == (family == 1));
             if let (Some(address), true) = (address, weight > 0 && is_reached) {
-                let (first, last) = (PORTS.start(), PORTS.end());
+                let (first, last) = (UNASSIGNED_PORTS.start(), UNASSIGNED_PORTS.end());
                 let address = match address {
                     IpAddr::V4(v4) => v4.to_string(),
                     IpAddr::V6(v6) => format!("[{v6}]"),
@@ -112,15 +112,15 @@ impl Ruleset {
         text
     }
 
-    /// The table of nftables beside it: the kernel, which sees what comes in too, keeps silent
-    /// about flows of the bridge, and inner addresses stay inside.
+    /// Returns the additional nftables table: the kernel, which also receives the packets, does not
+    /// answer those of the bridge's flows, and inner addresses do not leave.
     #[must_use]
     pub fn guard(&self) -> String {
         let devices = self.networks.iter().map(|port| format!("\"{}\"", port.device));
         let devices = devices.collect::<Vec<_>>().join(", ");
         let mut text = String::new();
         if !devices.is_empty() {
-            let (first, last) = (PORTS.start(), PORTS.end());
+            let (first, last) = (UNASSIGNED_PORTS.start(), UNASSIGNED_PORTS.end());
             text = format!(
                 "chain echoes {{\n  type filter hook prerouting priority mangle; policy accept;
   iifname {{ {devices} }} fib daddr type local meta l4proto {{ tcp, udp }} th dport {first}-{last} drop
@@ -132,7 +132,7 @@ impl Ruleset {
     }
 }
 
-/// What applications send, up to the choice of a network.
+/// Returns the flows for packets of applications, up to the choice of a network.
 fn from_applications() -> String {
     let mut text = String::new();
     for nobody in [
@@ -155,7 +155,7 @@ fn from_applications() -> String {
         );
     }
     for tcp in ["tcp", "tcp6"] {
-        // What nobody remembers was on a network that is gone.
+        // Packets of unknown connections were on a removed network.
         let _ = writeln!(
             text,
             "flow add table=1,priority=60000,ct_state=+trk+new,{tcp},tcp_flags=-syn,actions=drop"
@@ -164,7 +164,7 @@ fn from_applications() -> String {
     text
 }
 
-/// The way out of a network and back.
+/// Returns the flows of a network in both directions.
 fn network(port: &Port, link: Option<&Link>, inside: Mac) -> String {
     let mut text = String::new();
     let (Some(link), number) = (link, port.number) else {
@@ -194,8 +194,8 @@ fn network(port: &Port, link: Option<&Link>, inside: Mac) -> String {
     text
 }
 
-/// The matches that stand for one: OpenFlow knows no lists. None where it cannot apply to this
-/// family.
+/// Returns the OpenFlow matches that are equivalent to one match, because OpenFlow has no lists.
+/// Empty if it cannot apply to this family.
 fn matching(flows: &Match, ipv6: bool) -> Vec<String> {
     if flows.cgroup.is_some() || !flows.sets.is_empty() || flows.intent.is_some() {
         return Vec::new();
@@ -239,7 +239,7 @@ fn crossed(all: &[String], with: impl Iterator<Item = String> + Clone) -> Vec<St
         .collect()
 }
 
-/// The values and masks that a range of ports consists of.
+/// Returns the values and masks that cover a range of ports.
 fn masks(first: u16, last: u16) -> Vec<(u16, u16)> {
     let (mut at, end, mut found) = (u32::from(first), u32::from(last) + 1, Vec::new());
     while at < end {
@@ -257,10 +257,11 @@ fn group(index: usize, family: usize) -> usize {
     1 + 2 * index + family
 }
 
-/// Of connection tracking: "HW" as a number. The user-space switch shares it with nobody, but other
-/// bridges may be there.
+/// Zone of connection tracking. Source: "HW" as a number, 0x4857. The user-space switch shares it
+/// with no other program, but other bridges may exist.
 pub const ZONE: u16 = 18_519;
-/// The first rule; the others follow below.
+/// The first rule; the others follow below. Source: our choice, of the 65,536 priorities of
+/// OpenFlow, with room for rules of the operator on both sides.
 const FIRST_RULE: u16 = 50_000;
 
 #[cfg(test)]

@@ -90,8 +90,8 @@ fn bytes_that_are_no_text_stay_too() {
     assert!(bytes.windows(4).any(|found| found == b"\xff\xfe[{"));
 }
 
-/// Wherever the file ends: the lines before are read, and nothing that was on the disk is
-/// forgotten.
+/// Tests a file truncated at any position: the complete lines are read, and no entry on the disk is
+/// lost.
 #[test]
 fn of_a_torn_file_every_whole_line_is_read() {
     let (_directory, path) = place();
@@ -135,7 +135,7 @@ fn a_refused_entry_is_not_entered_and_what_was_there_stays() {
     let (directory, path) = place();
     let mut journal = Journal::open(&path).unwrap();
     journal.enter(rule()).unwrap();
-    // Nothing can be written beside it.
+    // The temporary file cannot be written.
     fs::create_dir(directory.path().join("undo.new")).unwrap();
     assert!(journal.enter(sysctl()).is_err());
     assert_eq!(journal.entries(), [rule()]);
@@ -165,7 +165,7 @@ fn who_does_not_know_its_boot_forgets_nothing() {
 fn the_file_names_its_format_and_the_boot_and_is_for_its_owner_alone() {
     use std::os::unix::fs::PermissionsExt;
     let (directory, path) = place();
-    // What a crash in the middle of a write left, readable by all.
+    // A temporary file left by a crash during a write, readable by all.
     let fresh = directory.path().join("undo.new");
     fs::write(&fresh, "half of").unwrap();
     fs::set_permissions(&fresh, fs::Permissions::from_mode(0o644)).unwrap();
@@ -183,7 +183,7 @@ fn the_file_names_its_format_and_the_boot_and_is_for_its_owner_alone() {
 fn a_write_that_fails_at_its_end_leaves_no_file_beside() {
     let (directory, path) = place();
     let mut journal = Journal::open(&path).unwrap();
-    // It cannot take the place of a directory that is not empty.
+    // A file cannot replace a directory that is not empty.
     fs::create_dir_all(path.join("in the way")).unwrap();
     assert!(journal.enter(rule()).is_err());
     assert!(journal.entries().is_empty());
@@ -203,7 +203,7 @@ fn the_last_entry_is_struck_only_if_the_file_is_gone() {
     assert!(journal.strike(&rule()).is_err(), "it cannot be removed as a file");
 }
 
-/// Without a directory in its name it lies where the process runs.
+/// A path without a directory is in the current directory.
 #[test]
 fn a_bare_file_name_will_do() {
     let path = PathBuf::from(format!("journal-test-{}.json", std::process::id()));

@@ -1,20 +1,21 @@
-//! Counters of devices, and what identifies them: names may change hands, as those of modems do
+//! Counters of devices, and their identity: names may move between devices, for example of modems
 //! that are plugged in again.
 
 use std::fmt;
 use std::io;
+use std::str::FromStr;
 
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use crate::netlink_bytes::{ask, find, framed};
 
-/// The address of a device's hardware.
+/// Hardware (MAC) address of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HardwareAddress(pub [u8; 6]);
 
 impl HardwareAddress {
-    /// Returns true if its maker assigned it, and not a program, which may draw another one each
+    /// Returns whether the manufacturer assigned it: a locally administered address may differ each
     /// time.
     ///
     /// Source: the second bit of the first byte, IEEE 802-2014 section 8.2.2.
@@ -32,14 +33,28 @@ impl fmt::Display for HardwareAddress {
     }
 }
 
+impl FromStr for HardwareAddress {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|part| part.len() == 2).ok_or(())?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| ())?;
+        }
+        parts.next().is_none().then_some(Self(bytes)).ok_or(())
+    }
+}
+
 /// A device and its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountedDevice {
-    /// The name that it has now.
+    /// Current name.
     pub name: String,
     /// Index of the interface, the same until the device is unplugged.
     pub index: u32,
-    /// Permanent address, or else the one in use; nothing where it has none.
+    /// Permanent address, or else the one in use; `None` if it has neither.
     pub address: Option<HardwareAddress>,
     /// Bytes of frames that it has received.
     pub received: u64,
@@ -47,11 +62,11 @@ pub struct CountedDevice {
     pub sent: u64,
 }
 
-/// Lists all devices with what each has received and sent so far. Name and counters of one belong
-/// together, also while names change.
+/// Lists all devices with their counters. Name and counters of each are consistent, even while
+/// names change.
 ///
 /// # Errors
-/// No netlink socket is to be had, or the kernel does not answer.
+/// No netlink socket is available, or the kernel does not answer.
 pub fn counted_devices() -> io::Result<Vec<CountedDevice>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
@@ -72,7 +87,7 @@ fn device(body: &[u8]) -> Option<CountedDevice> {
         name: String::from_utf8_lossy(name).into_owned(),
         index,
         address: given.or(used).map(HardwareAddress),
-        // Packets of both directions come first.
+        // The packet counters of both directions come first.
         received: counter(16)?,
         sent: counter(24)?,
     })

@@ -9,7 +9,7 @@ use rtnetlink::packet_route::route::{
 
 use super::{Network, NextHop};
 
-/// Returns true if the router is on the link of a network, of which all addresses are known.
+/// Returns whether the router is on the link of a network, whose addresses are all known.
 pub(super) fn leads_to_link(network: &Network, hop: NextHop) -> bool {
     let NextHop::Gateway(gateway) = hop else {
         return false;
@@ -22,7 +22,7 @@ pub(super) fn leads_to_link(network: &Network, hop: NextHop) -> bool {
     is_link_local || subnets.any(|subnet| subnet.contains(gateway))
 }
 
-/// The table of a default route and the interfaces to which it leads; none where it is another one.
+/// Returns the table and the interfaces of a default route; no interfaces for another route.
 pub(super) fn default_routes(route: &RouteMessage) -> (u32, Vec<(u32, NextHop)>) {
     let header = &route.header;
     let mut table = u32::from(header.table);
@@ -74,7 +74,7 @@ mod tests {
     use crate::netlink::{Network, NextHop, Watch};
     use crate::netns::Namespace;
 
-    /// The networks of a namespace with two uplinks and another VPN, after these commands.
+    /// Returns the networks of a namespace with two uplinks and another VPN, after these commands.
     fn networks(commands: &[&str]) -> Option<Vec<Network>> {
         let namespace = Namespace::new()
             .inspect_err(|error| hawser_testing::skip(format!("no namespaces: {error}")))
@@ -140,7 +140,7 @@ mod tests {
         ]) else {
             return;
         };
-        // A router elsewhere is no reason to take an interface for an uplink.
+        // A router that is not on the link does not make an interface an uplink.
         assert_eq!(gateways(&found), [("eth1".to_owned(), "192.168.1.1".to_owned())]);
     }
 }

@@ -1,7 +1,7 @@
-//! Destinations on the machine's own links: what it reaches without a router.
+//! Destinations on the machine's own links, which it reaches without a router.
 //!
-//! A daemon that sends for other machines refuses these destinations. Public addresses do not make
-//! a host of the machine's own link a host of the Internet: with IPv6 every neighbour has one.
+//! A daemon that sends for other machines refuses these destinations. A public address does not
+//! make a neighbour an Internet host: with IPv6 every neighbour has one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -50,8 +50,8 @@ async fn list(handle: &Handle) -> Result<Vec<Net>, WatchError> {
     Ok(found.into_iter().collect())
 }
 
-/// The subnets of an address, and of its peer on a point-to-point link. Addresses that are being
-/// tried or no longer preferred count too: the link is the machine's all the same.
+/// Subnets of an address, and of its peer on a point-to-point link. Tentative and deprecated
+/// addresses count too, because the link belongs to the machine.
 fn subnets(message: &AddressMessage) -> Vec<Net> {
     let prefix = message.header.prefix_len;
     let both = [own_address(message), either_address(message)];
@@ -60,8 +60,8 @@ fn subnets(message: &AddressMessage) -> Vec<Net> {
         .collect()
 }
 
-/// The destination of a route that needs no router. A point-to-point link has one host, its peer;
-/// its routes name what is behind that.
+/// Returns the destination of a route without a router. A point-to-point link has one host, its
+/// peer; its routes are for destinations behind the peer.
 fn destination(route: &RouteMessage, is_line: &BTreeMap<u32, bool>) -> Option<Net> {
     let prefix = route.header.destination_prefix_length;
     let is_local = matches!(route.header.kind, RouteType::Local | RouteType::Anycast);
@@ -100,7 +100,7 @@ mod tests {
         assert!(status.success(), "ip {arguments}");
     }
 
-    /// Looks of the watch until one satisfies the condition; the last one if none does.
+    /// Reads the watch until a state satisfies the condition; returns the last one if none does.
     async fn look(watch: &mut Watch<Net>, is_meant: impl Fn(&[Net]) -> bool) -> Vec<Net> {
         let mut last = Vec::new();
         loop {

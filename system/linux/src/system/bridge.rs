@@ -1,5 +1,5 @@
-//! What Open vSwitch needs of the system in direct mode: a bridge, frames that stay as they came,
-//! and where gateways are.
+//! Open vSwitch in direct mode: the bridge, disabling of offloads that change frames, and the
+//! addresses of gateways.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ use crate::journal::Entry;
 use crate::{offload, switch};
 
 impl System {
-    /// Makes a bridge of Open vSwitch anew, whose own port is an interface of its name that needs
-    /// no neighbours.
+    /// Creates a new Open vSwitch bridge, whose local port is an interface of the same name without
+    /// neighbours.
     ///
     /// # Errors
-    /// Open vSwitch is missing, does not run, or refuses.
+    /// Open vSwitch is missing, is not running, or fails.
     pub async fn bridge(&mut self, name: &str) -> Result<(), SystemError> {
         switch::check()?;
         self.enter(Entry::Bridge {
@@ -35,7 +35,8 @@ impl System {
         result.map_err(|source| refused(format!("set up {name}"), source))
     }
 
-    /// The Ethernet addresses of neighbours, by the index of their device and their address.
+    /// Returns the Ethernet addresses of neighbours, by the index of their device and their
+    /// address.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -62,14 +63,15 @@ impl System {
         Ok(found)
     }
 
-    /// Keeps a device from joining packets: whoever reads frames from it has no room for large
-    /// ones. One that has done so already, or cannot, is as good.
+    /// Disables receive offload on a device, because the buffers of the frames' reader are too
+    /// small for joined packets. A device without this offload, or with it disabled, is not
+    /// changed.
     ///
     /// # Errors
-    /// The journal cannot be written, or there is no right to change it.
+    /// The journal cannot be written, or privileges are missing.
     pub fn keep_frames_apart(&mut self, device: &str) -> Result<(), SystemError> {
         if !offload::joins_packets(device).unwrap_or(false) {
-            // Switched off by an earlier run, perhaps: then it is still to be switched on again.
+            // An earlier run may have disabled it: then it must still be enabled at the end.
             let own = |left: &Entry| matches!(left, Entry::FramesApart { device: left } if left == device);
             self.ledger().left.retain(|left| !own(left));
             return Ok(());

@@ -2,15 +2,16 @@
 
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
-use super::{System, SystemError, refused, sysctl_path};
+use super::settings::sysctl_path;
+use super::{System, SystemError, refused};
 use crate::desired::{Object, Setting, Wanted};
 
 impl System {
-    /// Puts an interface into a bridge and brings it up. All of it ends with the interface.
+    /// Adds an interface to a bridge and sets it up. Both changes end with the interface.
     ///
-    /// `address`: its Ethernet address. A bridge takes the lowest address of its ports as its own;
-    /// one that begins with `fe` does not change that, and the bridge's hosts and leases stay as
-    /// they are.
+    /// `address` is its Ethernet address. A bridge uses the lowest address of its ports as its own.
+    /// An address that begins with `fe` does not change it, so the bridge's hosts and leases are
+    /// unaffected.
     ///
     /// # Errors
     /// Interface or bridge do not exist, or the kernel refuses.
@@ -22,8 +23,8 @@ impl System {
     ) -> Result<(), SystemError> {
         let (index, controller) = (self.index(interface)?, self.index(bridge)?);
         let _turn = self.turn.lock().await;
-        // Without IPv6 of its own: the bridge has the addresses. A kernel without IPv6 has no such
-        // setting.
+        // The port needs no IPv6, because the bridge has the addresses. A kernel without IPv6 lacks
+        // this setting.
         let setting = format!("net/ipv6/conf/{interface}/disable_ipv6");
         if std::fs::write(sysctl_path(&setting), "1").is_ok() {
             let wanted = Wanted::Setting(Setting::Is("1".to_owned()));
@@ -45,7 +46,7 @@ impl System {
         Ok(())
     }
 
-    /// Makes an interface a port of the bridge of that index.
+    /// Makes an interface a port of the bridge with that index.
     pub(super) async fn attach(&self, interface: &str, bridge: u32) -> Result<(), SystemError> {
         let change = LinkMessageBuilder::<LinkUnspec>::new()
             .index(self.index(interface)?)

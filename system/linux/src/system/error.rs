@@ -1,4 +1,4 @@
-//! Why the system cannot be changed.
+//! Errors of changes to the system.
 
 use std::io;
 
@@ -6,25 +6,25 @@ use thiserror::Error;
 
 use crate::wireless::cards::WirelessError;
 
-/// Why the system cannot be changed.
+/// Reason why the system cannot be changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SystemError {
     /// The journal cannot be written, so nothing was changed.
-    #[error("cannot note a change in {path}")]
+    #[error("cannot record a change in {path}")]
     Journal {
         /// The journal.
         path: String,
         /// Why.
         source: io::Error,
     },
-    /// No netlink socket is to be had.
+    /// No netlink socket is available.
     #[error("cannot open a netlink socket")]
     Socket(#[from] io::Error),
     /// The kernel refuses.
     #[error("cannot {what}")]
     Netlink {
-        /// What was tried.
+        /// Attempted action.
         what: String,
         /// Why.
         source: rtnetlink::Error,
@@ -35,17 +35,17 @@ pub enum SystemError {
     /// A kernel setting cannot be read or written.
     #[error("cannot set {key}")]
     Sysctl {
-        /// Its path below `/proc/sys`.
+        /// Path below `/proc/sys`.
         key: String,
         /// Why.
         source: io::Error,
     },
     /// The path manager of MPTCP refuses.
-    #[error("the path manager of MPTCP refuses")]
+    #[error("the path manager of MPTCP rejects the change")]
     Multipath(#[source] io::Error),
-    /// Something of that name is there, and Hawser has not made it.
+    /// Name of an object that exists and was not created by Hawser.
     #[error(
-        "{0} is not Hawser's: it stays as it is (take another name for the interface, or remove it by hand)"
+        "{0} is not Hawser's and is not changed (use another name for the interface, or remove it by hand)"
     )]
     NotOurs(String),
     /// A Wi-Fi card refuses.
@@ -54,9 +54,9 @@ pub enum SystemError {
     /// A program is missing or fails.
     #[error("{program} failed: {message}")]
     Program {
-        /// Which one.
+        /// Name of the program.
         program: &'static str,
-        /// What it said.
+        /// Message of the program.
         message: String,
     },
 }

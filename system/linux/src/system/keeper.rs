@@ -1,11 +1,11 @@
-//! Keeps the kernel as desired: dumps, notifications and repairs around
+//! Keeps the kernel in the desired state: dumps, notifications and repairs around
 //! [`Reconciler`](crate::desired::reconciler::Reconciler).
 //!
-//! One task per process, started by [`System::keep`]. It reads the kernel when netlink notifies of
-//! rules, routes, addresses, links, settings or nftables, and twice a second. Tables of nftables
-//! are printed only when the generation of the ruleset has changed. A dump that takes long (a
-//! router with a full table of routes) makes the next one wait four times as long, so the task
-//! takes at most 20 % of a processor.
+//! One task per process, started by [`System::keep`]. It reads the kernel's state after netlink
+//! notifications of rules, routes, addresses, links, settings or nftables, and twice a second.
+//! Tables of nftables are printed only when the generation of the ruleset has changed. After each
+//! dump it pauses four times the dump's duration (long on a router with a full routing table), so
+//! the task uses at most 20 % of a processor.
 
 use std::io;
 use std::time::Duration;
@@ -16,8 +16,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::error::with_sources;
+use super::nft_tables::replace_table;
 use super::observe::{self, Dump, print_table, print_tables, route_message, rule_message};
-use super::{System, SystemError, is_absent, is_there, read_sysctl, refused, replace_table, sysctl_path};
+use super::settings::{read_sysctl, sysctl_path};
+use super::{System, SystemError, is_absent, is_there, refused};
 use crate::clock;
 use crate::desired::difference::{Cause, Repair};
 use crate::desired::reconciler::{Action, Event, Reconciler};
@@ -25,7 +27,7 @@ use crate::desired::{Desired, Object, ObservedMultipath, Wanted};
 use crate::journal::Entry;
 use crate::mptcp::{Endpoint, PathManager};
 
-/// Keeps the kernel as desired until it is dropped.
+/// Task that keeps the kernel in the desired state until it is dropped.
 pub struct Keeper(JoinHandle<()>);
 
 impl Drop for Keeper {
@@ -35,11 +37,11 @@ impl Drop for Keeper {
 }
 
 impl System {
-    /// Starts to keep the kernel as desired, in a task of its own. Must be called within a tokio
+    /// Starts a task that keeps the kernel in the desired state. Must be called within a tokio
     /// runtime.
     ///
     /// # Errors
-    /// No netlink socket.
+    /// No netlink socket is available.
     pub fn keep(&self) -> Result<Keeper, SystemError> {
         let (asking, handle, _) = rtnetlink::new_connection()?;
         crate::tasks::spawn(asking);
@@ -63,21 +65,22 @@ impl System {
         Ok(Keeper(crate::tasks::spawn(shell.run(notified))))
     }
 
-    /// What an operator should know of other programs and of networks, for `status`.
+    /// Returns notices for the operator about other programs and networks, for `status`.
     #[must_use]
     pub fn notices(&self) -> Vec<String> {
         self.ledger().notices.clone()
     }
 
-    /// How often a table has been installed again because another program removed or changed it.
-    /// Whoever fills sets of it has to fill them again then.
+    /// Returns how often a table was reinstalled because another program removed or changed it. The
+    /// owner of its sets must then fill them again.
     #[must_use]
     pub fn reinstalled(&self, table: &str) -> u64 {
         self.ledger().reinstalled.get(table).copied().unwrap_or(0)
     }
 }
 
-/// A socket that hears of changes. What they are is not read: a dump follows.
+/// Opens a socket that receives notifications of changes. Their contents are not read, because a
+/// dump follows.
 fn listen(protocol: isize, groups: &[u32]) -> io::Result<TokioSocket> {
     let mut socket = TokioSocket::new(protocol)?;
     socket.socket_mut().bind(&SocketAddr::new(0, 0))?;
@@ -105,11 +108,11 @@ struct Shell {
     machine: Reconciler,
     dump: Dump,
     generations: Option<Socket>,
-    /// Path manager of MPTCP, opened when something of it is desired.
+    /// Path manager of MPTCP, opened when one of its objects is desired.
     multipath: Option<PathManager>,
-    /// Of the ruleset, when its tables were printed.
+    /// Generation of the ruleset when its tables were printed.
     generation: Option<u32>,
-    /// How long the latest dump took.
+    /// Duration of the latest dump.
     took: Duration,
 }
 
@@ -117,7 +120,7 @@ impl Shell {
     async fn run(mut self, mut notified: mpsc::Receiver<()>) {
         loop {
             self.work().await;
-            // The rest of the machine has work to do, too.
+            // Limit the share of processor time.
             tokio::time::sleep((self.took * PAUSE).min(MAX_PAUSE)).await;
             let now = clock::now();
             let due = self.machine.poll_timeout().map_or(now, |(at, _)| at);
@@ -137,7 +140,7 @@ impl Shell {
 
     /// Executes the machine's outputs.
     async fn work(&mut self) {
-        // Nobody else changes anything between a dump and the repairs that follow from it.
+        // No other task changes the system between a dump and the resulting repairs.
         let turn = self.system.turn.clone();
         let _turn = turn.lock().await;
         while let Some(action) = self.machine.poll_transmit() {
@@ -249,7 +252,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Writes a setting again. What another program has set is what it goes back to at the end.
+    /// Writes a setting again. The value set by another program is the one restored at the end.
     fn write(&mut self, key: &str, value: &str) -> Result<(), SystemError> {
         let failed = |source| SystemError::Sysctl {
             key: key.to_owned(),
@@ -273,7 +276,7 @@ impl Shell {
         std::fs::write(sysctl_path(key), value).map_err(failed)
     }
 
-    /// Reads MPTCP's path manager where something of it is desired.
+    /// Reads MPTCP's path manager, if one of its objects is desired.
     fn read_multipath(&mut self, desired: &Desired) -> Option<ObservedMultipath> {
         if !desired.has_multipath() {
             return None;
@@ -288,9 +291,9 @@ impl Shell {
         })
     }
 
-    /// Makes an endpoint again, if it is still desired.
+    /// Adds an endpoint again, if it is still desired.
     fn put_endpoint(&self, endpoint: &Endpoint) -> Result<(), SystemError> {
-        // Locked until the endpoint is there, so that no other task takes it back meanwhile.
+        // Locked until the endpoint exists, so that no other task removes it meanwhile.
         let ledger = self.system.ledger();
         let wanted = ledger.desired.value(&Object::Endpoint(endpoint.address));
         let Some(manager) = self
@@ -313,11 +316,11 @@ impl Shell {
         }
     }
 
-    /// Publishes what `status` shows.
+    /// Publishes the state for `status`.
     fn note(&self) {
         let routes = self.machine.refused().iter().map(|route| {
             format!(
-                "{} sends a route to {} past the tunnel; it is not followed (key local permits it)",
+                "{} has a route to {} that bypasses the tunnel; it is ignored (the key `local` permits it)",
                 route.device, route.to
             )
         });
@@ -329,20 +332,20 @@ impl Shell {
 fn log(event: &Event) {
     match event {
         Event::Restored(object, cause @ Cause::Captured { .. }) => {
-            tracing::warn!("{cause} ({object}): the tunnel's rules are asked before it");
+            tracing::warn!("{cause} ({object}): the tunnel's rules now precede it");
         }
         Event::Restored(object, cause @ Cause::Added) => {
             tracing::warn!("{object} is removed: {cause}");
         }
         Event::Restored(object, cause) => tracing::warn!("{object} is restored: {cause}"),
         Event::Insists(object) => tracing::error!(
-            "another program insists on changing {object}: end it, or change its configuration"
+            "another program changes {object} repeatedly: stop it, or change its configuration"
         ),
         Event::Refused(route) => tracing::warn!(
             network = route.device,
             to = %route.to,
             gateway = route.gateway.map(tracing::field::display),
-            "a route of this network would lead past the tunnel: it is not followed (key local permits it)"
+            "a route of this network would bypass the tunnel: it is ignored (the key `local` permits it)"
         ),
         Event::Nested(device) => tracing::warn!("{}", nested(device)),
         Event::Failed(object, error) => tracing::error!(error, "{object} cannot be restored"),
@@ -350,7 +353,7 @@ fn log(event: &Event) {
 }
 
 fn nested(device: &str) -> String {
-    format!("another VPN ({device}) takes all traffic first: its packets use the tunnel")
+    format!("another VPN ({device}) routes all traffic first: its packets use the tunnel")
 }
 
 /// `NETLINK_ROUTE` of `linux/netlink.h`.
@@ -363,9 +366,12 @@ const GROUPS: [u32; 9] = [1, 5, 7, 8, 9, 11, 19, 24, 25];
 const NETFILTER: isize = 12;
 /// `NFNLGRP_NFTABLES` of `linux/netfilter/nfnetlink.h`.
 const TABLES_GROUP: u32 = 7;
-/// Room for one datagram of notifications; the rest of a larger one is not needed.
+/// Room for one datagram of notifications; the rest of a larger one is not needed. Source: the
+/// example of netlink(7), whose buffer has this size so that messages are not truncated.
 const NOTIFICATION: usize = 8192;
-/// Pause after a dump, in times that the dump took.
+/// Pause after a dump, in times that the dump took. Source: our choice, so that dumps take at most
+/// a fifth of a processor.
 const PAUSE: u32 = 4;
-/// Longest pause after a dump.
+/// Longest pause after a dump. Source: our choice; it bounds the time for which a change without a
+/// notification stays, on a machine whose dumps take more than 2 s.
 const MAX_PAUSE: Duration = Duration::from_secs(10);

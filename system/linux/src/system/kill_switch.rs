@@ -1,12 +1,12 @@
-//! The kill switch: a table of nftables that lets nothing out but through the tunnel.
+//! Kill switch: an nftables table that blocks all packets outside the tunnel.
 //!
-//! It is held by the kernel and not by a process, so it stands through crashes, restarts and starts
-//! that fail. It is closed before anything else is done and replaced at once when it is closed
-//! again, so a start over what a crash left opens nothing. Only [`System::undo`] and
-//! [`System::lift_kill_switch`] lift it.
+//! It is in the kernel and not in a process, so it stays active during crashes, restarts and failed
+//! starts. It is closed before any other action and replaced atomically when it is closed again, so
+//! a start after a crash opens nothing. Only [`System::undo`] and [`System::lift_kill_switch`] lift
+//! it.
 //!
-//! There are two layers, of which either holds alone: the table of nftables, and rules and routes
-//! by which nothing leads past the tunnel (`near.rs`).
+//! There are two independent layers: the nftables table, and rules and routes that block all
+//! traffic outside the tunnel (`near.rs`).
 
 use super::{System, SystemError};
 use crate::desired::NearPolicy;
@@ -20,11 +20,11 @@ use crate::udp::OUTER_MARK;
 pub struct KillSwitch {
     /// The interface of the tunnel.
     pub interface: String,
-    /// Interfaces to machines that this one forwards for.
+    /// Interfaces to machines for which this one forwards.
     pub lans: Vec<String>,
-    /// Set where flows that a rule of direct mode has sent over a network are let out too.
+    /// Set if flows that a rule of direct mode sends over a network are permitted too.
     pub has_direct_rules: bool,
-    /// Set where Hawser looks for neighbours on the local networks.
+    /// Set if Hawser searches for neighbours on the local networks.
     pub finds_neighbours: bool,
 }
 
@@ -32,13 +32,13 @@ impl System {
     /// Closes the kill switch.
     ///
     /// # Errors
-    /// `nft` is missing or refuses; what stood before stands.
+    /// `nft` is missing or fails; the previous state stays.
     pub async fn close_kill_switch(&mut self, switch: &KillSwitch) -> Result<(), SystemError> {
         self.nft_table(TABLE, &switch.table())?;
-        // Strict filtering would reject what comes in while everything leads elsewhere.
+        // Strict filtering would reject received packets while all routes use another interface.
         for name in interfaces() {
             if let Err(error) = self.loosen_reverse_path(&name) {
-                tracing::debug!(%error, name, "reverse path filtering stays as it is");
+                tracing::debug!(%error, name, "cannot change reverse path filtering");
             }
         }
         self.stay_near(NearPolicy {
@@ -64,12 +64,12 @@ impl System {
         self.drop_nft_table(TABLE)
     }
 
-    /// Undoes everything but the kill switch, which the next start takes over.
+    /// Undoes all changes except the kill switch, which the next start takes over.
     pub async fn undo_but_kill_switch(&mut self) {
         self.ledger().left.clear();
         let mut entries = self.entries();
         entries.retain(|entry| !is_of_kill_switch(entry));
-        // Nobody keeps what stays: the process ends.
+        // The process ends, so the remaining objects are not restored.
         self.forget_all().await;
         self.undo_all(&entries).await;
     }
@@ -85,7 +85,7 @@ fn is_of_kill_switch(entry: &Entry) -> bool {
         )
 }
 
-/// The interfaces that have settings of their own.
+/// Returns the interfaces that have settings of their own.
 fn interfaces() -> Vec<String> {
     let entries = std::fs::read_dir("/proc/sys/net/ipv4/conf")
         .into_iter()
@@ -98,18 +98,19 @@ fn interfaces() -> Vec<String> {
 }
 
 impl KillSwitch {
-    /// Writes the table. Another one (`inbound.rs`) filters packets that come out of the tunnel.
+    /// Returns the body of the table. Another one (`inbound.rs`) filters packets that arrive
+    /// through the tunnel.
     ///
-    /// Only loopback, the tunnel, LANs, marked outer packets, and what an interface needs to get
-    /// and keep an address (DHCP, neighbour discovery) pass. Names of hubs are looked up by marked
-    /// packets. Neighbours are looked for by multicast DNS of root's programs, which no router
-    /// forwards (RFC 6762 section 3).
+    /// It accepts only loopback, the tunnel, LANs, marked outer packets, and the packets with which
+    /// an interface gets and keeps an address (DHCP, neighbour discovery). Names of hubs are
+    /// resolved with marked packets. Multicast DNS of root's programs, which no router forwards
+    /// (RFC 6762 section 3), is used to search for neighbours.
     ///
-    /// Each chain ends with a rule that drops, although its policy does: where a transaction
-    /// replaces a chain, the kernel (6.18, `nf_tables_commit`) switches to the new rules, removes
-    /// the old chain, and only then gives the new one its policy. Without that rule one packet in
-    /// some hundred replacements got out. The policy is for packets that are in the old chain when
-    /// its rules go.
+    /// Each chain ends with a drop rule, although its policy drops too. When a transaction replaces
+    /// a chain, the kernel (6.18, `nf_tables_commit`) switches to the new rules, removes the old
+    /// chain, and only then gives the new one its policy. Without that rule, one packet passed in
+    /// several hundred replacements. The policy applies to packets that are in the old chain when
+    /// its rules are removed.
     fn table(&self) -> String {
         let interface = &self.interface;
         let (mut near, mut between) = (String::new(), String::new());
@@ -120,7 +121,7 @@ impl KillSwitch {
         }
         let mut direct = String::new();
         if self.has_direct_rules {
-            // Not by the packet's mark, which programs may set.
+            // Does not match the packet's mark, which programs may set.
             direct = format!(
                 "  ct mark & {MARK_MASK:#x} == {MARK:#x} ct mark & {REASON_MASK:#x} >= {:#x} accept\n",
                 u32::from(reason::FIRST_RULE) << 8
@@ -147,7 +148,7 @@ chain forward {{
     }
 }
 
-/// Rules that let questions of multicast DNS out. Source: addresses and port of RFC 6762 section 3.
+/// Rules that permit multicast DNS queries. Source: addresses and port of RFC 6762 section 3.
 const NEIGHBOURS: &str = "  meta skuid 0 ip daddr 224.0.0.251 udp sport 5353 udp dport 5353 accept
   meta skuid 0 ip6 daddr ff02::fb udp sport 5353 udp dport 5353 accept
 ";
@@ -162,7 +163,7 @@ mod tests {
 
     use super::*;
     use crate::netns::Namespace;
-    use crate::system::replace_table;
+    use crate::system::nft_tables::replace_table;
 
     fn switch(finds_neighbours: bool) -> KillSwitch {
         KillSwitch {
@@ -173,7 +174,7 @@ mod tests {
         }
     }
 
-    /// A namespace with a cable to another, in which everything that leaves is heard.
+    /// A namespace with a cable to another one, in which all sent packets are received.
     fn cable() -> Option<(Namespace, Namespace)> {
         let made = Namespace::new().and_then(|inside| Ok((inside, Namespace::new()?)));
         let (inside, outside) = made
@@ -194,8 +195,8 @@ mod tests {
         Some((inside, outside))
     }
 
-    /// The kernel gives a chain its policy after its rules: with a policy alone, some of these
-    /// packets get out.
+    /// The kernel applies a chain's policy after its rules: with a policy only, some of these
+    /// packets would leave.
     #[test]
     fn replaced_while_programs_send_it_lets_nothing_out() {
         let Some((inside, outside)) = cable() else { return };
@@ -215,7 +216,7 @@ mod tests {
             inside
                 .run(|| replace_table(TABLE, &table).map_err(std::io::Error::other))
                 .unwrap();
-            // What was under way.
+            // Receive packets that were in flight.
             while heard.recv(&mut [0; 8]).is_ok() {}
             for _ in 0..100 {
                 inside

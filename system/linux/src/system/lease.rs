@@ -1,4 +1,4 @@
-//! What DHCP brings: an address and a default route of a device, and the program that keeps them.
+//! Kernel state of DHCP: address and default route of a device, and the client process.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -20,18 +20,18 @@ use crate::process::Process;
 pub struct LeasedAddress {
     /// The address.
     pub address: Ipv4Addr,
-    /// The length of its subnet's prefix, bits.
+    /// Prefix length of its subnet, bits.
     pub prefix: u8,
-    /// The router; `None` leads nowhere beyond the subnet.
+    /// Router; `None` if only the subnet is reachable.
     pub gateway: Option<Ipv4Addr>,
-    /// How long it may be used; forever when `None`.
+    /// Lifetime of the address; unlimited if `None`.
     pub lasts: Option<Duration>,
 }
 
 impl System {
-    /// Gives a device an address until its time is over, and a default route behind those of
-    /// everybody else, which replaces no other device's. What it had by an earlier lease goes
-    /// first; the same address again gets the new time.
+    /// Sets an address of a device for the duration of its lease, and a default route with lower
+    /// priority than those of other programs and devices. An address of an earlier lease is removed
+    /// first; the same address gets the new lifetime.
     ///
     /// # Errors
     /// The device does not exist or the kernel refuses; what was added stays in the journal.
@@ -49,7 +49,7 @@ impl System {
             AddressAttribute::CacheInfo(times),
             AddressAttribute::Protocol(OWN),
         ]);
-        let what = || format!("give {interface} the address {address}/{}", lease.prefix);
+        let what = || format!("add the address {address}/{} to {interface}", lease.prefix);
         request
             .execute()
             .await
@@ -62,7 +62,7 @@ impl System {
         result.map_err(|source| refused(format!("route through {interface}"), source))
     }
 
-    /// Takes from a device what it has by DHCP from Hawser.
+    /// Removes the addresses that Hawser has set on a device by DHCP.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -81,21 +81,22 @@ impl System {
         Ok(())
     }
 
-    /// Undoes what a crash left of DHCP: clients that still run, and their addresses.
+    /// Undoes DHCP state left by a crash: running clients, and their addresses.
     pub async fn undo_left_leases(&mut self) {
         self.undo_of_left(|entry| matches!(entry, Entry::Lease { .. } | Entry::Process { .. }))
             .await;
     }
 
-    /// Notes a program that is to end with the daemon. Before it does anything.
+    /// Records a program that must end with the daemon in the journal, before the program takes any
+    /// action.
     ///
     /// # Errors
-    /// The journal cannot be written: the program must not go on.
+    /// The journal cannot be written: the program must not continue.
     pub fn note_process(&mut self, process: Process) -> Result<(), SystemError> {
         self.enter(Entry::Process { process })
     }
 
-    /// Ends a program that has been noted.
+    /// Ends a recorded program.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -104,7 +105,7 @@ impl System {
         self.strike(&Entry::Process { process })
     }
 
-    /// Forgets a program that has been noted and has ended by itself.
+    /// Removes a recorded program that has ended by itself.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -112,7 +113,7 @@ impl System {
         self.strike(&Entry::Process { process })
     }
 
-    /// The device may be gone, and its addresses and routes with it.
+    /// Removes the address and the route, which may have been removed with the device.
     pub(super) async fn remove_lease(
         &self,
         interface: &str,
@@ -141,17 +142,16 @@ impl System {
             {
                 Ok(())
             }
-            other => {
-                other.map_err(|source| refused(format!("take the address {address} of {interface}"), source))
-            }
+            other => other
+                .map_err(|source| refused(format!("remove the address {address} of {interface}"), source)),
         }
     }
 }
 
-/// Whether an address of a device is still as [`System::lease`] has given it, and nobody has given
-/// the device the same one since.
+/// Returns whether an address of a device is still as [`System::lease`] set it, and no other
+/// program has set the same one since.
 async fn is_ours(index: u32, address: Ipv4Addr) -> Result<bool, SystemError> {
-    // The kernel lists one thing at a time on a connection, and others use that of the system.
+    // A connection supports one dump at a time, and other tasks use that of the system.
     let (connection, handle, _) = rtnetlink::new_connection()?;
     let connection = crate::tasks::spawn(connection);
     let wanted = AddressAttribute::Local(IpAddr::V4(address));
@@ -167,7 +167,7 @@ async fn is_ours(index: u32, address: Ipv4Addr) -> Result<bool, SystemError> {
     Ok(found.unwrap_or(false) || !knows_protocols())
 }
 
-/// Whether this kernel keeps who has given an address: since 5.18.
+/// Returns whether this kernel records the protocol of an address (since 5.18).
 fn knows_protocols() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release
@@ -184,14 +184,14 @@ fn entry(interface: &str, lease: LeasedAddress) -> Entry {
     }
 }
 
-/// As the kernel counts the time of an address.
+/// Returns the lifetime in the kernel's unit.
 fn seconds(lasts: Option<Duration>) -> u32 {
     lasts.map_or(u32::MAX, |lasts| {
         u32::try_from(lasts.as_secs()).unwrap_or(u32::MAX).max(1)
     })
 }
 
-/// The route that the lease of a device brings; it is found again by device and metric.
+/// Returns the route of a device's lease; device and metric identify it.
 fn default_route(index: u32, address: Ipv4Addr, gateway: Option<Ipv4Addr>) -> RouteMessage {
     let mut route = messages::empty_route(u32::from(RouteHeader::RT_TABLE_MAIN), false);
     route.header.protocol = RouteProtocol::Dhcp;
@@ -206,16 +206,16 @@ fn default_route(index: u32, address: Ipv4Addr, gateway: Option<Ipv4Addr>) -> Ro
         route
             .attributes
             .push(RouteAttribute::Gateway(RouteAddress::Inet(gateway)));
-        // It may lie outside the subnet, as some providers have it.
+        // The router may be outside the subnet, as with some providers.
         route.header.flags |= RouteFlags::Onlink;
     }
     route
 }
 
-/// By which the kernel tells addresses that Hawser has given, as it tells routes.
+/// Protocol that marks addresses added by Hawser, as for routes.
 const OWN: AddressProtocol = AddressProtocol::Other(OWN_PROTOCOL);
-/// Of the default routes, with the device's index on top: a metric for each, behind what
-/// NetworkManager (from 100 on), systemd-networkd (1024) and dhcpcd (from 1000 on) take.
+/// Base metric of the default routes, plus the device's index, so that each is unique. Source:
+/// above those of NetworkManager (from 100 on), systemd-networkd (1024) and dhcpcd (from 1000 on).
 const METRIC: u32 = 20_000;
 
 #[cfg(test)]
@@ -238,7 +238,7 @@ mod tests {
         Some(namespace)
     }
 
-    /// Runs a test inside, on a thread and an event loop of its own.
+    /// Runs a test inside the namespace, on a separate thread and event loop.
     fn inside<F: Future<Output = ()>>(namespace: &Namespace, test: impl FnOnce() -> F + Send) {
         let run = || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -305,7 +305,7 @@ mod tests {
             shown(&namespace, "ip -4 addr show net1").contains("valid_lft 600sec")
                 || shown(&namespace, "ip -4 addr show net1").contains("valid_lft 599sec")
         );
-        // As after a crash.
+        // State after a crash.
         inside(&namespace, || async {
             let mut system = System::open(&journal).await.unwrap();
             system.undo_left_leases().await;
@@ -353,8 +353,7 @@ mod tests {
             let mut system = System::open(&journal).await.unwrap();
             system.lease("net1", lease(7)).await.unwrap();
             system.lease("net2", lease(8)).await.unwrap();
-            // As when another client takes the device over, with the lease that its server
-            // remembers.
+            // Another client takes over the device, with the lease that the server has stored.
             shown(
                 &namespace,
                 "ip addr replace 192.168.0.7/24 dev net1 valid_lft 500 preferred_lft 500",

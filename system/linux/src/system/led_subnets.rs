@@ -1,4 +1,4 @@
-//! Routes of a hub to subnets that lie behind its clients.
+//! Routes of a hub to subnets behind its clients.
 
 use hawser_units::Net;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteHeader};
@@ -8,12 +8,12 @@ use super::{System, SystemError, refused};
 use crate::netlink;
 
 impl System {
-    /// Leads these subnets into an interface, and no others. Returns those that are left out
-    /// because they overlap a network of this machine, each with that network. They are in no
-    /// journal: the routes go with the interface.
+    /// Routes exactly these subnets to an interface. Returns those that are omitted because they
+    /// overlap a network of this machine, each with that network. The routes are not in the
+    /// journal, because they are removed with the interface.
     ///
     /// # Errors
-    /// There is no such interface, or the kernel refuses.
+    /// The interface does not exist, or the kernel refuses.
     pub async fn led_subnets(&self, interface: &str, wanted: &[Net]) -> Result<Vec<(Net, Net)>, SystemError> {
         let index = self.index(interface)?;
         let failed = |source| refused("list addresses".to_owned(), source);

@@ -1,9 +1,9 @@
-//! Routes to a hub inside of GRE: each of its addresses there is reached through one member of the
+//! Routes to a hub inside GRE: each of its addresses there is reached through one member of the
 //! local network.
 //!
-//! They are in a table of their own that is asked before the tunnel's, and says of the other
-//! addresses of the hub's network there that nothing leads to them. So packets for a member that is
-//! gone never leave by another way.
+//! They are in a separate table, whose rule precedes the tunnel's, and in which the other addresses
+//! of the hub's network are unreachable. So packets for a removed member never leave over another
+//! route.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -17,20 +17,20 @@ use crate::desired::{FIRST_PRIORITY, Rule};
 use crate::journal::Entry;
 use crate::netlink;
 
-/// An address of a hub inside of GRE.
+/// An address of a hub inside GRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberRoute {
     /// The address.
     pub to: Ipv4Addr,
     /// The member through which it is reached.
     pub member: Ipv4Addr,
-    /// All such addresses of that hub: network and prefix length.
+    /// Network of the members' addresses at that hub, and its prefix length.
     pub network: (Ipv4Addr, u8),
 }
 
 impl System {
-    /// Sets these routes, and no others. One whose member is in none of the local networks leads
-    /// nowhere.
+    /// Sets exactly these routes. A route whose member is in none of the local networks is
+    /// unreachable.
     ///
     /// # Errors
     /// The kernel refuses; what was added stays in the journal.
@@ -74,10 +74,11 @@ impl System {
     }
 }
 
-/// Before all that is asked by mark or by source.
+/// Returns the rule, which precedes all rules with a mark or a source.
 pub(super) fn rule() -> Rule {
     Rule::new(false, FIRST_PRIORITY, table(NUMBER))
 }
 
-/// Of the table: 0 and 1 are of no network of direct mode, and 1 is of first subflows.
+/// Number of the table. Source: 0 and 1 are of no network of direct mode, and 1 is for first
+/// subflows.
 const NUMBER: u8 = 0;

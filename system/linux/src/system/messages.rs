@@ -1,4 +1,4 @@
-//! Messages of netlink that several files begin with.
+//! Netlink messages on which those of several files are based.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleMessage};
 
 use crate::desired::OWN_PROTOCOL;
 
-/// A rule of a family that leads to a table, and says nothing else yet.
+/// Returns a rule of an address family that selects a table, without conditions.
 pub(super) fn to_table(ipv6: bool) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = if ipv6 {
@@ -21,12 +21,12 @@ pub(super) fn to_table(ipv6: bool) -> RuleMessage {
     message
 }
 
-/// The address that sockets get which do not choose one.
+/// Returns the attribute of the preferred source address, for sockets that choose none.
 pub(super) fn preferred(source: Option<IpAddr>) -> Option<RouteAttribute> {
     source.map(|source| RouteAttribute::PrefSource(address_attribute(source)))
 }
 
-/// A default route of a table that leads nowhere yet.
+/// Returns a default route of a table, without a next hop.
 pub(super) fn empty_route(table: u32, ipv6: bool) -> RouteMessage {
     let mut message = if ipv6 {
         RouteMessageBuilder::<Ipv6Addr>::new().build()
@@ -39,7 +39,7 @@ pub(super) fn empty_route(table: u32, ipv6: bool) -> RouteMessage {
     message
 }
 
-/// An address as netlink names it in routes.
+/// Converts an address to its form in netlink routes.
 pub(super) fn address_attribute(address: IpAddr) -> RouteAddress {
     match address {
         IpAddr::V4(v4) => RouteAddress::Inet(v4),

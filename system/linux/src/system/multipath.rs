@@ -1,10 +1,10 @@
-//! What MPTCP needs of the system in direct mode: endpoints, a limit, and a way out for the first
-//! subflow of a connection.
+//! Kernel state of MPTCP in direct mode: endpoints, a limit, and a route for the first subflow of a
+//! connection.
 //!
-//! A subflow that the path manager starts has the address of its endpoint, and the rule for that
-//! address leads it out. The first one has no address before it is routed: marked as
-//! [`MULTIPATH_MARK`], it finds the routes of a table that gives it the address of a network, which
-//! is an endpoint too. So the path manager knows that this network has its subflow.
+//! A subflow started by the path manager has the address of its endpoint, and is routed by the rule
+//! for that address. The first subflow has no source address before it is routed: with the mark
+//! [`MULTIPATH_MARK`], it uses a table whose routes give it the address of a network, which is also
+//! an endpoint. So the path manager knows that this network has a subflow.
 
 use std::net::IpAddr;
 
@@ -17,8 +17,8 @@ use crate::mptcp::{Endpoint, Limits, PathManager};
 use crate::netlink::{Network, NextHop};
 
 impl System {
-    /// Leads first subflows out of a network with one of its addresses, for each family; where
-    /// there is none, they go with all other connections.
+    /// Routes first subflows over a network with one of its addresses, for each family; without
+    /// one, they are routed like other connections.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -39,7 +39,8 @@ impl System {
             ))
         });
         let routes: Vec<_> = routes.collect();
-        // A default route with another source counts as the same and is not replaced.
+        // The kernel treats a default route with another source as the same and does not replace
+        // it.
         self.empty_table(NUMBER).await?;
         self.replace_routes(NUMBER, routes).await?;
         for ipv6 in [false, true] {
@@ -48,7 +49,7 @@ impl System {
         Ok(())
     }
 
-    /// Lets subflows start from an address, unless somebody else has done so.
+    /// Lets subflows start from an address, unless another program has done so.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -57,7 +58,7 @@ impl System {
             address: endpoint.address,
         };
         if self.has_entered(&entry) {
-            // What an earlier run has left may have another device.
+            // An endpoint left by an earlier run may have another device.
             manager.remove(endpoint.address).map_err(SystemError::Multipath)?;
         } else if manager
             .endpoints()
@@ -73,7 +74,7 @@ impl System {
         Ok(())
     }
 
-    /// Takes back what [`add_endpoint`](Self::add_endpoint) has done.
+    /// Removes an endpoint added by [`add_endpoint`](Self::add_endpoint).
     ///
     /// # Errors
     /// The kernel refuses.
@@ -87,7 +88,7 @@ impl System {
         self.strike(&entry)
     }
 
-    /// Makes an endpoint a backup or an equal; one that somebody else has made stays as it is.
+    /// Makes an endpoint a backup or a regular one; another program's endpoint is not changed.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -116,7 +117,7 @@ impl System {
         Ok(())
     }
 
-    /// Lets connections have that many subflows beside the first.
+    /// Raises the limit of additional subflows of connections.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -124,12 +125,12 @@ impl System {
         self.want(Object::Subflows, Wanted::AtLeast(new));
         let limits = manager.limits().map_err(SystemError::Multipath)?;
         let is_limit = |entry: &Entry| matches!(entry, Entry::MultipathLimit { .. });
-        // What was there before an earlier run is still what to go back to.
+        // The value to restore is still the one from before the earlier run.
         self.ledger().left.retain(|entry| !is_limit(entry));
         if limits.subflows >= new {
             return Ok(());
         }
-        // A lower limit is the kernel's own, or one that another program has set since.
+        // A lower limit is the kernel's default, or was set by another program since.
         let entry = Entry::MultipathLimit {
             old: limits.subflows,
             new,
@@ -142,8 +143,8 @@ impl System {
     }
 }
 
-/// Behind what is near, so that connections to neighbours have the address with which these are
-/// reached.
+/// Returns a rule after those of local routes, so that connections to neighbours have the address
+/// of their link.
 pub(super) fn rule(ipv6: bool) -> Rule {
     Rule {
         mark: Some((MULTIPATH_MARK, u32::MAX)),
@@ -159,7 +160,7 @@ pub(super) fn undo_endpoint(address: IpAddr) -> Result<(), SystemError> {
 pub(super) fn undo_limit(old: u32, new: u32) -> Result<(), SystemError> {
     let manager = PathManager::open().map_err(SystemError::Multipath)?;
     let limits = manager.limits().map_err(SystemError::Multipath)?;
-    // Somebody else has set it since: theirs to keep.
+    // Another program has changed it since, so it is not restored.
     if limits.subflows != new {
         return Ok(());
     }
@@ -169,5 +170,6 @@ pub(super) fn undo_limit(old: u32, new: u32) -> Result<(), SystemError> {
         .map_err(SystemError::Multipath)
 }
 
-/// Of the table that first subflows use: below those of networks.
+/// Number of the table of first subflows. Source: the number below those of networks, which begin
+/// with 2.
 const NUMBER: u8 = 1;

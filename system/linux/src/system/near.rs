@@ -1,7 +1,7 @@
-//! The table of near destinations, and the routes by which the kill switch blocks.
+//! Table of near destinations, and the blocking routes of the kill switch.
 //!
-//! Both are a second layer beside nftables: whoever flushes the rules of one opens nothing, because
-//! the other still holds.
+//! Both are a second layer in addition to nftables: flushing the rules of one opens nothing,
+//! because the other still blocks.
 
 use super::observe::{self, route_message};
 use super::{PRIORITY, System, SystemError, is_absent, refused};
@@ -15,7 +15,7 @@ use crate::journal::Entry;
 use crate::udp::OUTER_MARK;
 
 impl System {
-    /// Lets those routes of the main table stay outside the tunnel that the policy permits.
+    /// Keeps routes of the main table outside the tunnel that the policy permits.
     ///
     /// # Errors
     /// The kernel refuses; what was added stays in the journal.
@@ -33,7 +33,7 @@ impl System {
         Ok(())
     }
 
-    /// Fills the table before the rule leads there; the keeper follows the main table afterwards.
+    /// Fills the table before its rule exists; afterwards the keeper follows the main table.
     async fn copy_near(&self, policy: &NearPolicy) -> Result<(), SystemError> {
         let (handle, connection) = connection()?;
         let desired = self.ledger().desired.clone();
@@ -66,17 +66,17 @@ impl System {
         self.empty(NEAR_TABLE).await
     }
 
-    /// Adds the rules and the route by which nothing leads past the tunnel, whatever becomes of
+    /// Adds the rules and the unreachable route that block traffic outside the tunnel, even without
     /// nftables.
     pub(super) async fn block(&mut self) -> Result<(), SystemError> {
         self.ledger().desired.own(KILL_TABLE, true);
-        // Early at boot, and in a new namespace, it may be down, and takes no route then.
+        // Early at boot, and in a new namespace, it may be down, and then accepts no routes.
         self.link_up("lo").await?;
         for ipv6 in [false, true] {
             self.enter(Entry::Block { ipv6 })?;
             let (key, hop) = self.nowhere(ipv6)?;
             match self.put_route(route_message(&key, &hop)).await {
-                // No such family here.
+                // The address family is not supported here.
                 Err(error) if is_absent(&error) => continue,
                 other => other.map_err(|source| refused("block all routes".to_owned(), source))?,
             }
@@ -103,9 +103,9 @@ impl System {
         entries
     }
 
-    /// The route that leads nowhere. An unreachable IPv4 route would also make reverse path
-    /// filtering reject packets and ARP requests that arrive from everywhere (RFC 3704 in its loose
-    /// form wants any route back), so IPv4 goes to the loopback interface, where packets end.
+    /// Returns the blocking route. An unreachable IPv4 route would also make reverse path filtering
+    /// reject all received packets and ARP requests (loose mode of RFC 3704 requires some route to
+    /// the source), so IPv4 is routed to the loopback interface, where packets are dropped.
     fn nowhere(&self, ipv6: bool) -> Result<(RouteKey, Hop), SystemError> {
         let any: std::net::IpAddr = if ipv6 {
             std::net::Ipv6Addr::UNSPECIFIED.into()
@@ -126,7 +126,7 @@ impl System {
         Ok((key, hop))
     }
 
-    /// The interface of another VPN that takes all traffic of this machine already.
+    /// Returns the interface of another VPN that already takes all traffic of this machine.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -138,7 +138,7 @@ impl System {
         Ok(capture::full_tunnel(&dump?.observed, own))
     }
 
-    /// Our rules with the conditions of `wanted`, at whatever priority they stand.
+    /// Returns our rules with the conditions of `wanted`, at any priority.
     pub(super) async fn rules_like(&self, wanted: Rule) -> Vec<Rule> {
         let Ok((handle, connection)) = connection() else {
             return Vec::new();
@@ -157,19 +157,19 @@ impl System {
     }
 }
 
-/// A connection of its own: the kernel lists one thing at a time on each.
+/// Opens a separate connection, because each supports one dump at a time.
 fn connection() -> Result<(rtnetlink::Handle, tokio::task::JoinHandle<()>), SystemError> {
     let (connection, handle, _) = rtnetlink::new_connection()?;
     Ok((handle, crate::tasks::spawn(connection)))
 }
 
-/// Near destinations are asked before the tunnel.
+/// Returns the rule for near destinations, which precedes the tunnel's.
 pub(super) fn rule(ipv6: bool) -> Rule {
     Rule::new(ipv6, PRIORITY, NEAR_TABLE)
 }
 
-/// Rules for uplinks whose default routes are not in the main table: outer packets ask for these,
-/// and so do renewals of leases, for which the main table has no way then.
+/// Returns the rules for uplinks whose default routes are not in the main table: these are used by
+/// outer packets and by renewals of leases, for which the main table has no route.
 pub(super) fn uplink_rules(ipv6: bool) -> [Rule; 2] {
     let outer = Rule {
         mark: Some((OUTER_MARK, NETWORK_MASK)),
@@ -182,9 +182,9 @@ pub(super) fn uplink_rules(ipv6: bool) -> [Rule; 2] {
     [outer, renewals]
 }
 
-/// Renewals of leases follow the routes of the main table, before the tunnel's rule: a DHCP client
-/// that is not bound to the interface would send it into the tunnel, with the interface's hardware
-/// address (RFC 2131 section 4.4.5, RFC 8415 section 18.2.4).
+/// Returns the rule that routes renewals of leases by the main table, before the tunnel's rule: a
+/// DHCP client that is not bound to the interface would otherwise send them into the tunnel, with
+/// the interface's hardware address (RFC 2131 section 4.4.5, RFC 8415 section 18.2.4).
 pub(super) fn lease_rule(ipv6: bool, priority: u32) -> Rule {
     let (from, to) = if ipv6 { (546, 547) } else { (68, 67) };
     Rule {
@@ -193,7 +193,8 @@ pub(super) fn lease_rule(ipv6: bool, priority: u32) -> Rule {
     }
 }
 
-/// Rules behind the tunnel's: what an interface needs to keep its address, then nothing.
+/// Returns the rules after the tunnel's: the first permits packets with which an interface keeps
+/// its address, the last blocks all others.
 fn block_rules(ipv6: bool) -> [Rule; 2] {
     [
         lease_rule(ipv6, PRIORITY + 2),
@@ -205,9 +206,10 @@ fn block_rules(ipv6: bool) -> [Rule; 2] {
     ]
 }
 
-/// Number of UDP in IP headers.
+/// Number of UDP in IP headers: `IPPROTO_UDP` of linux/in.h.
 const UDP: u8 = 17;
-/// The kernel's number of unreachable routes (`RTN_UNREACHABLE`).
+/// The kernel's number of unreachable routes: `RTN_UNREACHABLE` of linux/rtnetlink.h.
 const UNREACHABLE: u8 = 7;
-/// Metric that the kernel gives to IPv6 routes without one (`IP6_RT_PRIO_USER`).
+/// Metric that the kernel gives to IPv6 routes without one: `IP6_RT_PRIO_USER` of
+/// linux/ipv6_route.h.
 const IPV6_METRIC: u32 = 1024;

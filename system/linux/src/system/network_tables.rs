@@ -1,5 +1,5 @@
-//! A routing table for each network of direct mode, and the rules that lead to them: by mark, and
-//! by the network's own addresses.
+//! Routing table of each network of direct mode, with its rules: by mark, and by the network's own
+//! addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,9 +17,9 @@ use crate::journal::Entry;
 use crate::netlink::{Network, NextHop};
 
 impl System {
-    /// Fills the table of a network with the ways out of it, and leads its marked flows there;
-    /// `by_address`: also what has its addresses. Sockets that choose the network get the `own`
-    /// address of its family.
+    /// Fills the table of a network with its routes, and adds rules for its marked flows, and with
+    /// `by_address` also for packets with its addresses. Sockets that choose the network get the
+    /// `own` address of the family.
     ///
     /// # Errors
     /// The kernel refuses; what was added stays in the journal.
@@ -46,8 +46,8 @@ impl System {
         Ok(())
     }
 
-    /// Closes the table of a network that is gone: flows that are still marked for it lead nowhere,
-    /// and their programs hear so at once.
+    /// Makes the table of a removed network unreachable: flows with its mark are rejected, and
+    /// their programs get an error at once.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -61,7 +61,7 @@ impl System {
             .await
     }
 
-    /// Drops the rules for addresses that the network no longer has.
+    /// Removes the rules for addresses that the network no longer has.
     async fn drop_source_rules(&mut self, wanted: u8, keep: &[IpAddr]) -> Result<(), SystemError> {
         for entry in self.entries() {
             if let Entry::SourceRule { address, number } = &entry
@@ -84,23 +84,23 @@ impl System {
         self.put_rule(rule).await
     }
 
-    /// Adds a rule whose undoing is in the journal.
+    /// Adds a rule that is recorded in the journal.
     pub(super) async fn put_rule(&self, rule: Rule) -> Result<(), SystemError> {
         let _turn = self.turn.lock().await;
-        let placed = self.ledger().desired.place(rule);
+        let placed = self.ledger().desired.at_present_priority(rule);
         let added = self.add_rule(&placed).await;
         if added.is_ok() || is_known(&added) {
             self.want(Object::Rule(rule), Wanted::Rule);
         }
         match added {
-            // No such family here; or an earlier run has left the rule, which is taken over as it
-            // stands.
+            // The address family is not supported here, or the rule exists from an earlier run and
+            // is taken over.
             Err(SystemError::Netlink { source, .. }) if is_absent(&source) || is_there(&source) => Ok(()),
             other => other,
         }
     }
 
-    /// Makes the table hold these routes and no others; those that stay are never absent.
+    /// Replaces the routes of a table; routes that stay are never absent.
     pub(super) async fn replace_routes(
         &self,
         number: u8,
@@ -111,8 +111,8 @@ impl System {
         self.replace_among(before, wanted).await
     }
 
-    /// Records that of a table, or of its routes to one interface, only these routes are needed:
-    /// what the kernel has removed by itself is not to come back.
+    /// Records that only these routes of a table, or of its routes to one interface, are needed, so
+    /// that routes removed by the kernel itself are not restored.
     pub(super) fn forget_routes_but(&self, table: u32, device: Option<u32>, wanted: &[RouteMessage]) {
         let kept: Vec<_> = wanted.iter().filter_map(route_value).collect();
         self.ledger().desired.retain_routes(|key, hop| {
@@ -129,7 +129,7 @@ impl System {
     ) -> Result<(), SystemError> {
         for route in &wanted {
             match self.put_route(route.clone()).await {
-                // No IPv6 here.
+                // IPv6 is not supported here.
                 Err(error) if is_absent(&error) => {}
                 other => other.map_err(|source| refused("add a route".to_owned(), source))?,
             }
@@ -151,7 +151,7 @@ impl System {
         Ok(())
     }
 
-    /// Adds a route, or replaces the one of the same key.
+    /// Adds a route, or replaces the one with the same key.
     pub(super) async fn put_route(&self, route: RouteMessage) -> Result<(), rtnetlink::Error> {
         let _turn = self.turn.lock().await;
         let value = route_value(&route);
@@ -168,7 +168,7 @@ impl System {
         if let Some((key, hop)) = route_value(&route) {
             let object = Object::Route(key);
             let mut ledger = self.ledger();
-            // Another route of the same key may have taken its place.
+            // Another route with the same key may have replaced it.
             if matches!(ledger.desired.value(&object), Some(Wanted::Route(wanted)) if is_alike(wanted, &hop))
             {
                 ledger.desired.forget(&object);
@@ -188,7 +188,7 @@ impl System {
         }
     }
 
-    /// The routes of a table that Hawser has added.
+    /// Returns the routes of a table that Hawser has added.
     pub(super) async fn table_routes(&self, table: u32) -> Result<Vec<RouteMessage>, SystemError> {
         let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
         let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
@@ -207,17 +207,18 @@ impl System {
     }
 }
 
-/// Returns whether the kernel has the rule, or cannot have it.
+/// Returns whether the kernel has the rule, or does not support its family.
 fn is_known(added: &Result<(), SystemError>) -> bool {
     matches!(added, Err(SystemError::Netlink { source, .. }) if is_there(source))
 }
 
-/// Whether two routes of one key are the same. What leads nowhere has no interface that counts.
+/// Returns whether two routes with the same key are equal. The interface of unreachable routes is
+/// ignored.
 fn is_alike(a: &Hop, b: &Hop) -> bool {
     a.kind == b.kind && (!a.is_unicast() || (a.device == b.device && a.gateway == b.gateway))
 }
 
-/// Marked flows go to their network's table, before anything else is asked.
+/// Returns the rule that sends marked flows to their network's table, before all other rules.
 pub(super) fn mark_rule(number: u8, ipv6: bool) -> Rule {
     Rule {
         mark: Some((mark(0, number), NETWORK_MASK)),
@@ -225,8 +226,8 @@ pub(super) fn mark_rule(number: u8, ipv6: bool) -> Rule {
     }
 }
 
-/// What has an address of the network leaves through it: connections from before, and programs that
-/// bind to an address.
+/// Returns the rule that sends packets with an address of the network through it: earlier
+/// connections, and programs that bind to an address.
 pub(super) fn source_rule(address: IpAddr, number: u8) -> Rule {
     Rule {
         source: Some(address),
@@ -234,8 +235,8 @@ pub(super) fn source_rule(address: IpAddr, number: u8) -> Rule {
     }
 }
 
-/// The ways out of a network: its subnets, its gateways, and for families that it does not carry,
-/// nowhere.
+/// Returns the routes of a network: its subnets, its gateways, and unreachable ones for families
+/// that it does not support.
 fn routes(number: u8, network: &Network, own: &[IpAddr]) -> Vec<RouteMessage> {
     let mut routes = Vec::new();
     for (family, hop) in [(false, network.v4), (true, network.v6)] {
@@ -274,7 +275,7 @@ pub(super) fn route(
     route_of(table(number), index, subnet, gateway, preferring)
 }
 
-/// A route of a table by its number in the kernel.
+/// Returns a route of a routing table.
 pub(super) fn route_of(
     table: u32,
     index: u32,
@@ -295,7 +296,7 @@ pub(super) fn route_of(
             message
                 .attributes
                 .push(RouteAttribute::Gateway(address_attribute(gateway)));
-            // The gateway may lie outside the interface's subnet, as some providers have it.
+            // The gateway may be outside the interface's subnet, as with some providers.
             message.header.flags |= rtnetlink::packet_route::route::RouteFlags::Onlink;
         }
         None if !ipv6 => message.header.scope = RouteScope::Link,
@@ -311,7 +312,7 @@ fn nowhere(number: u8, ipv6: bool) -> RouteMessage {
     message
 }
 
-/// Whether two routes lead to the same place by the same way.
+/// Returns whether two routes have the same destination and the same next hop.
 fn is_same(a: &RouteMessage, b: &RouteMessage) -> bool {
     type Key<'a> = (u8, RouteType, [Option<&'a RouteAttribute>; 3]);
     fn key(route: &RouteMessage) -> Key<'_> {
@@ -323,7 +324,7 @@ fn is_same(a: &RouteMessage, b: &RouteMessage) -> bool {
             [
                 find(|a| matches!(a, RouteAttribute::Destination(_))),
                 find(|a| matches!(a, RouteAttribute::Gateway(_))),
-                // The kernel gives unreachable IPv6 routes a device of their own.
+                // The kernel assigns a device to unreachable IPv6 routes.
                 find(|a| matches!(a, RouteAttribute::Oif(_)))
                     .filter(|_| route.header.kind == RouteType::Unicast),
             ],
@@ -332,13 +333,15 @@ fn is_same(a: &RouteMessage, b: &RouteMessage) -> bool {
     a.header.address_family == b.header.address_family && key(a) == key(b)
 }
 
-/// The table of the network of that number.
+/// Returns the table of the network with that number.
 pub(super) fn table(number: u8) -> u32 {
     FIRST_TABLE + u32::from(number)
 }
 
+/// Table of the network with the number 0; the others follow. Source: our choice, a number after
+/// those of the tunnel (`TUNNEL_TABLE` of `desired/mod.rs`) that no common program uses.
 const FIRST_TABLE: u32 = 18_600;
-/// Before the rules of the tunnel ([`PRIORITY`]).
+/// Priority before the rules of the tunnel ([`PRIORITY`]). Source: the numbers before [`PRIORITY`].
 const SOURCE_PRIORITY: u32 = PRIORITY - 1;
 const MARK_PRIORITY: u32 = PRIORITY - 2;
 

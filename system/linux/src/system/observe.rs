@@ -1,4 +1,4 @@
-//! What the kernel holds of all that is desired, and messages of netlink as values.
+//! Dumps the kernel's objects, and converts netlink messages to values.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,23 +18,24 @@ use rtnetlink::{Handle, IpVersion, RouteMessageBuilder};
 
 use super::messages::{OWN, address_attribute, empty_route, preferred, to_table};
 use super::program::run;
-use super::{SystemError, index_of, read_sysctl, refused};
+use super::settings::read_sysctl;
+use super::{SystemError, index_of, refused};
 use crate::desired::{
     Desired, Hop, Observed, ObservedLink, ObservedRoute, ObservedRule, RouteKey, Rule, UNICAST,
 };
 use crate::netlink_bytes::{ask, find, framed};
 
-/// What was read of the kernel, and the messages by which single objects are removed.
+/// Observed kernel state, and the messages that remove single objects.
 #[derive(Default)]
 pub(super) struct Dump {
     pub(super) observed: Observed,
-    /// By the numbers of the observed routes.
+    /// Messages by the index of the observed routes.
     pub(super) routes: Vec<RouteMessage>,
-    /// By the numbers of the observed rules.
+    /// Messages by the index of the observed rules.
     pub(super) rules: Vec<RuleMessage>,
 }
 
-/// Reads everything but tables of nftables.
+/// Reads all objects except nftables tables.
 ///
 /// # Errors
 /// The kernel does not answer.
@@ -74,7 +75,7 @@ pub(super) async fn dump(handle: &Handle, desired: &Desired) -> Result<Dump, Sys
             dump.rules.push(message);
         }
     }
-    // In the order in which they are asked; the kernel lists them so for each family.
+    // The kernel lists rules of each family in order of evaluation.
     for key in desired.settings() {
         if let Ok(value) = read_sysctl(&key) {
             dump.observed.settings.insert(key, value);
@@ -92,7 +93,7 @@ pub(super) async fn dump(handle: &Handle, desired: &Desired) -> Result<Dump, Sys
 pub(super) fn recorded_resolvers(interface: &str, index: u32) -> Option<String> {
     let files = [
         format!("/run/systemd/resolve/netif/{index}"),
-        // Of openresolv, and of Debian's resolvconf.
+        // Paths of openresolv and of Debian's resolvconf.
         format!("/run/resolvconf/interfaces/{interface}"),
         format!("/run/resolvconf/interface/{interface}"),
     ];
@@ -100,13 +101,13 @@ pub(super) fn recorded_resolvers(interface: &str, index: u32) -> Option<String> 
     found.find(|text| !text.is_empty())
 }
 
-/// Prints a table of nftables as the kernel holds it, without what changes by itself: counters,
-/// and elements of sets.
+/// Prints an nftables table of the kernel, without parts that change by themselves: counters, and
+/// elements of sets.
 pub(super) fn print_table(table: &str) -> Option<String> {
     run("nft", &["-s", "-t", "list", "table", "inet", table], "").ok()
 }
 
-/// The number of the ruleset's generation: it grows with each transaction of anybody.
+/// Returns the generation of the ruleset, which increases with each transaction of any program.
 pub(super) fn generation(socket: &Socket) -> Option<u32> {
     let body = [libc::AF_UNSPEC as u8, 0, 0, 0];
     let answers = ask(socket, &framed(GET_GENERATION, libc::NLM_F_ACK, &body)).ok()?;
@@ -151,7 +152,7 @@ fn address(message: &AddressMessage) -> Option<(u32, IpAddr, u8)> {
     Some((message.header.index, address, message.header.prefix_len))
 }
 
-/// The value of a route.
+/// Returns the value of a route.
 pub(super) fn route_value(message: &RouteMessage) -> Option<(RouteKey, Hop)> {
     let header = &message.header;
     let ipv6 = header.address_family == AddressFamily::Inet6;
@@ -202,7 +203,7 @@ pub(super) fn route_value(message: &RouteMessage) -> Option<(RouteKey, Hop)> {
     Some((key, hop))
 }
 
-/// Returns whether a route says more than its value.
+/// Returns whether a route has attributes that its value does not contain.
 fn is_complex(message: &RouteMessage) -> bool {
     message.header.tos != 0
         || message.header.source_prefix_length != 0
@@ -212,7 +213,7 @@ fn is_complex(message: &RouteMessage) -> bool {
             .any(|attribute| matches!(attribute, RouteAttribute::MultiPath(_) | RouteAttribute::Encap(_)))
 }
 
-/// The message of a route.
+/// Returns the message of a route.
 pub(super) fn route_message(key: &RouteKey, hop: &Hop) -> RouteMessage {
     let ipv6 = key.to.address.is_ipv6();
     let mut message = empty_route(key.table, ipv6);
@@ -238,7 +239,7 @@ pub(super) fn route_message(key: &RouteKey, hop: &Hop) -> RouteMessage {
                 attributes.push(RouteAttribute::Via(RouteVia::Inet6(gateway)));
                 message.header.flags |= RouteFlags::Onlink;
             }
-            // Default routes have universal scope, as that of the tunnel.
+            // Default routes have universal scope, like that of the tunnel.
             Some(IpAddr::V4(_)) | None if !ipv6 && key.to.prefix > 0 => {
                 message.header.scope = RouteScope::Link;
             }
@@ -248,7 +249,7 @@ pub(super) fn route_message(key: &RouteKey, hop: &Hop) -> RouteMessage {
     message
 }
 
-/// The rules of a family that Hawser has added.
+/// Returns the rules of a family that Hawser has added.
 pub(super) async fn own_rules(handle: &Handle, ipv6: bool) -> Vec<Rule> {
     let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
     let mut rules = handle.rule().get(version).execute();
@@ -274,7 +275,7 @@ fn rule_seen(message: &RuleMessage, id: usize) -> ObservedRule {
     }
 }
 
-/// The value of a rule, and whether it has conditions that the value does not hold.
+/// Returns the value of a rule, and whether it has conditions that the value does not contain.
 fn rule_of(message: &RuleMessage) -> (Rule, bool) {
     let header = &message.header;
     let ipv6 = header.family == AddressFamily::Inet6;
@@ -303,7 +304,7 @@ fn rule_of(message: &RuleMessage) -> (Rule, bool) {
             RuleAttribute::DestinationPortRange(range) if range.start == range.end => {
                 ports[1] = Some(range.start);
             }
-            // What this machine itself sends.
+            // Packets sent by this machine itself.
             RuleAttribute::Iifname(name) if name == "lo" => {}
             RuleAttribute::Protocol(_) => {}
             _ => is_selective = true,
@@ -318,7 +319,7 @@ fn rule_of(message: &RuleMessage) -> (Rule, bool) {
     (rule, is_selective)
 }
 
-/// The message that adds a rule.
+/// Returns the message that adds a rule.
 pub(super) fn rule_message(rule: &Rule) -> RuleMessage {
     let mut message = to_table(rule.ipv6);
     message.attributes = vec![
@@ -356,7 +357,8 @@ pub(super) fn rule_message(rule: &Rule) -> RuleMessage {
     message
 }
 
-/// The message that removes a rule, also one that an earlier version added with other properties.
+/// Returns the message that removes a rule, including one that an earlier version added with other
+/// properties.
 pub(super) fn rule_removal(rule: &Rule) -> RuleMessage {
     let mut message = to_table(rule.ipv6);
     message.header.table = u8::try_from(rule.table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC);
@@ -364,7 +366,8 @@ pub(super) fn rule_removal(rule: &Rule) -> RuleMessage {
         RuleAttribute::Priority(rule.priority),
         RuleAttribute::Table(rule.table),
     ];
-    // Not by its mark: the kernel takes one without a mask for one with the mask of all bits.
+    // The mark is omitted: the kernel treats a mark without a mask as one with all bits in its
+    // mask.
     if let Some(source) = rule.source {
         message.attributes.push(RuleAttribute::Source(source));
         message.header.src_len = if rule.ipv6 { 128 } else { 32 };
@@ -372,7 +375,7 @@ pub(super) fn rule_removal(rule: &Rule) -> RuleMessage {
     message
 }
 
-/// The tables of the ruleset that are desired, as the kernel prints them.
+/// Returns the desired tables of the ruleset, as printed by nft.
 pub(super) fn print_tables(desired: &Desired) -> BTreeMap<String, String> {
     let printed = desired
         .tables()
@@ -389,7 +392,8 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Metric that the kernel gives to IPv6 routes without one (`IP6_RT_PRIO_USER`).
+/// Metric that the kernel gives to IPv6 routes without one: `IP6_RT_PRIO_USER` of
+/// linux/ipv6_route.h.
 const IPV6_METRIC: u32 = 1024;
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETGEN` of `linux/netfilter/nfnetlink.h` and `nf_tables.h`.
 const GET_GENERATION: u16 = 10 << 8 | 16;

@@ -1,11 +1,11 @@
-//! Programs of the system that are run for what has no interface of its own.
+//! Runs system programs for tasks without a kernel interface.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use super::error::SystemError;
 
-/// Runs a program; what it prints is the result.
+/// Runs a program, and returns its output.
 pub(crate) fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<String, SystemError> {
     let failed = |message: String| SystemError::Program { program, message };
     let mut child = Command::new(program)
@@ -16,7 +16,8 @@ pub(crate) fn run(program: &'static str, arguments: &[&str], input: &str) -> Res
         .spawn()
         .map_err(|error| failed(format!("cannot start it ({error}): is it installed?")))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that fails at once does not read: its own words say more than the broken pipe.
+        // A program that fails at once does not read its input: its error message is more useful
+        // than that of the broken pipe.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child

@@ -1,15 +1,15 @@
-//! Station interfaces that Hawser makes on Wi-Fi cards.
+//! Station interfaces that Hawser creates on Wi-Fi cards.
 
 use super::{System, SystemError, index_of};
 use crate::journal::Entry;
 use crate::wireless::cards::{Wireless, WirelessError};
 
 impl System {
-    /// Makes a station interface of that address on a card; it is down, and goes with all that is
-    /// undone.
+    /// Creates a station interface with an address on a card; it is down, and is removed when
+    /// changes are undone.
     ///
     /// # Errors
-    /// The name is taken, the card has no room, or the journal cannot be written.
+    /// The name is taken, the card supports no further interface, or the journal cannot be written.
     pub async fn add_station(
         &mut self,
         wireless: &Wireless,
@@ -21,8 +21,8 @@ impl System {
         self.note_interface(interface, added).await
     }
 
-    /// Makes a monitor interface that acknowledges what comes to its address, and brings it up; it
-    /// goes with all that is undone.
+    /// Creates a monitor interface that acknowledges frames to its address, and brings it up; it is
+    /// removed when changes are undone.
     ///
     /// # Errors
     /// As [`add_station`](Self::add_station).
@@ -39,7 +39,7 @@ impl System {
         self.index(interface)
     }
 
-    /// Enters an interface in the journal, then makes it.
+    /// Records an interface in the journal, then creates it.
     async fn note_interface(
         &mut self,
         interface: &str,
@@ -59,7 +59,7 @@ impl System {
         Ok(made?)
     }
 
-    /// Removes a station interface that this has made.
+    /// Removes a station interface created by this value.
     ///
     /// # Errors
     /// The kernel refuses, or the journal cannot be written.
@@ -70,14 +70,14 @@ impl System {
         })
     }
 
-    /// Removes the station interfaces that a crash left.
+    /// Removes the station interfaces left by a crash.
     pub async fn undo_left_stations(&mut self) {
         self.undo_of_left(|entry| matches!(entry, Entry::Station { .. }))
             .await;
     }
 }
 
-/// Removes a station interface, which may be gone with its card.
+/// Removes a station interface, which may have been removed with its card.
 pub(super) async fn remove(interface: &str) -> Result<(), SystemError> {
     let Some(index) = index_of(interface) else {
         return Ok(());

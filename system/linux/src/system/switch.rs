@@ -1,9 +1,8 @@
-//! A bridge of Open vSwitch, driven by its own programs: `ovs-vsctl` for bridge and ports,
-//! `ovs-ofctl` for flows, `ovs-appctl` for connections.
+//! Open vSwitch bridge, controlled by its programs: `ovs-vsctl` for bridge and ports, `ovs-ofctl`
+//! for flows, `ovs-appctl` for connections.
 //!
-//! The bridge works in user space (`datapath_type=netdev`), on every kernel: devices that are its
-//! ports stay with the kernel as well, so that their addresses, DHCP and Hawser's own packets are
-//! untouched.
+//! The bridge runs in user space (`datapath_type=netdev`), on every kernel: its port devices are
+//! also still used by the kernel, so their addresses, DHCP and Hawser's own packets are unaffected.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,24 +12,24 @@ use super::program::run;
 use crate::conntrack::Connection;
 use crate::direct::openflow::{Mac, ZONE};
 
-/// Whether Open vSwitch is there and runs.
+/// Checks that Open vSwitch is installed and running.
 pub(crate) fn check() -> Result<(), SystemError> {
     vsctl("show")?;
     run("ovs-appctl", &["--timeout=5", "version"], "").map(drop)
 }
 
-/// Makes the bridge anew; what it had is gone. One that is not marked as Hawser's is left alone.
+/// Creates a new bridge without flows. A bridge that is not marked as Hawser's is not changed.
 pub(crate) fn make(bridge: &str) -> Result<(), SystemError> {
     remove(bridge)?;
-    // Made and marked in one transaction: there is no moment in which it is nobody's. It fails
-    // where a bridge of that name is left.
+    // The bridge is created and marked in one transaction, so it is never unmarked. The transaction
+    // fails if a bridge of that name remains.
     vsctl(&format!(
         "add-br {bridge} -- set bridge {bridge} datapath_type=netdev fail_mode=secure external_ids:{MARK}={OWN}"
     ))
 }
 
-/// Removes the bridge if Hawser has made it. No bridge of that name is as good; somebody else's
-/// stays.
+/// Removes the bridge if Hawser created it; another program's bridge remains. Not an error if there
+/// is no bridge of that name.
 pub(crate) fn remove(bridge: &str) -> Result<(), SystemError> {
     let bridges = run("ovs-vsctl", &["--timeout=5", "list-br"], "")?;
     if !bridges.lines().any(|name| name == bridge) {
@@ -49,36 +48,36 @@ pub(crate) fn remove(bridge: &str) -> Result<(), SystemError> {
     vsctl(&format!("--if-exists del-br {bridge}"))
 }
 
-/// Makes a device the bridge's port of that number.
+/// Adds a device to the bridge as the port with this number.
 ///
 /// # Errors
-/// What `ovs-vsctl` says.
+/// The message of `ovs-vsctl`.
 pub fn add_port(bridge: &str, device: &str, number: u8) -> Result<(), SystemError> {
     vsctl(&format!(
         "--may-exist add-port {bridge} {device} -- set interface {device} ofport_request={number}"
     ))
 }
 
-/// Takes a device out of the bridge.
+/// Removes a device from the bridge.
 ///
 /// # Errors
-/// What `ovs-vsctl` says.
+/// The message of `ovs-vsctl`.
 pub fn remove_port(bridge: &str, device: &str) -> Result<(), SystemError> {
     vsctl(&format!("--if-exists del-port {bridge} {device}"))
 }
 
-/// Sets the MTU of the bridge's own port.
+/// Sets the MTU of the bridge's local port.
 ///
 /// # Errors
-/// What `ovs-vsctl` says.
+/// The message of `ovs-vsctl`.
 pub fn set_mtu(bridge: &str, mtu: u16) -> Result<(), SystemError> {
     vsctl(&format!("set interface {bridge} mtu_request={mtu}"))
 }
 
-/// Sets all flows and groups at once; `bundle` is in the words of `ovs-ofctl bundle`.
+/// Sets all flows and groups in one transaction; `bundle` is in the syntax of `ovs-ofctl bundle`.
 ///
 /// # Errors
-/// The bridge is gone or refuses; its flows are as before.
+/// The bridge was removed or refuses; its flows are unchanged.
 pub fn set_flows(bridge: &str, bundle: &str) -> Result<(), SystemError> {
     run(
         "ovs-ofctl",
@@ -88,7 +87,7 @@ pub fn set_flows(bridge: &str, bundle: &str) -> Result<(), SystemError> {
     .map(drop)
 }
 
-/// The Ethernet address of a device; `None` where it has none.
+/// Returns the Ethernet address of a device; `None` if it has none.
 #[must_use]
 pub fn ethernet_address(device: &str) -> Option<Mac> {
     let class = std::path::Path::new("/sys/class/net").join(device);
@@ -97,7 +96,7 @@ pub fn ethernet_address(device: &str) -> Option<Mac> {
     (kind.trim() == ETHERNET).then(|| mac(&address)).flatten()
 }
 
-/// The connections of the bridge whose mark has the value `mark` under `mask`.
+/// Returns the connections of the bridge whose mark has the value `mark` under `mask`.
 ///
 /// # Errors
 /// The switch does not answer.
@@ -113,7 +112,7 @@ pub fn connections(mark: u32, mask: u32) -> io::Result<Vec<Connection>> {
     Ok(all.filter(|found| found.mark & mask == mark).collect())
 }
 
-/// Forgets one connection.
+/// Removes one connection.
 ///
 /// # Errors
 /// The switch does not answer.
@@ -138,15 +137,16 @@ pub fn forget(connection: &Connection) -> io::Result<()> {
     flush(&tuple).map_err(io::Error::other)
 }
 
-/// Forgets all connections that an earlier bridge has left: they go with the last bridge, but
-/// others may be there.
+/// Removes all connections left by an earlier bridge: the switch removes them only with its last
+/// bridge.
 pub(crate) fn forget_all() {
     if let Err(error) = flush("") {
-        tracing::debug!(%error, "connections of an earlier bridge are not forgotten");
+        tracing::debug!(%error, "cannot remove the connections of an earlier bridge");
     }
 }
 
-/// This command takes no name of a datapath, whatever its manual says (3.1): the only one is meant.
+/// Flushes connection tracking entries. The command accepts no datapath's name, contrary to its
+/// manual (3.1): it applies to the only one.
 fn flush(tuple: &str) -> Result<(), SystemError> {
     let zone = format!("zone={ZONE}");
     let mut arguments = vec!["--timeout=5", "dpctl/flush-conntrack", &zone];
@@ -160,7 +160,7 @@ fn vsctl(commands: &str) -> Result<(), SystemError> {
     run("ovs-vsctl", &arguments, "").map(drop)
 }
 
-/// One line:
+/// Parses one line:
 /// `tcp,orig=(src=..,dst=..,sport=..,dport=..),reply=(..),zone=..,mark=..,protoinfo=(state=..)`.
 fn connection(line: &str) -> Option<Connection> {
     let (protocol, rest) = line.split_once(",orig=(")?;
@@ -215,10 +215,10 @@ pub(crate) fn mac(text: &str) -> Option<Mac> {
     bytes.next().is_none().then_some(mac)
 }
 
-/// Under which a bridge says in its external ids who has made it.
+/// External id of a bridge that names its creator.
 const MARK: &str = "made-by";
 const OWN: &str = "hawser";
-/// All bridges in user space are parts of it.
+/// Datapath of all bridges in user space.
 const DATAPATH: &str = "netdev@ovs-netdev";
 /// `ARPHRD_ETHER`
 const ETHERNET: &str = "1";

@@ -1,5 +1,5 @@
-//! Frames of 802.11 in user space: a packet socket on a monitor interface, and the Ethernet device
-//! in which what they carry surfaces.
+//! 802.11 frames in user space: a packet socket on a monitor interface, and the Ethernet device
+//! that delivers their payload.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,17 +13,17 @@ use crate::tun::{self, TunError, interface_request, would_block};
 use crate::udp::grow;
 use crate::{check, ioctl_request};
 
-/// A socket that hears and sends whole frames, each behind its radiotap header.
+/// A socket that receives and sends complete frames, each after its radiotap header.
 #[derive(Debug)]
 pub struct AirSocket {
     socket: Socket,
 }
 
 impl AirSocket {
-    /// On the monitor interface of that index.
+    /// Opens the monitor interface with that index.
     ///
     /// # Errors
-    /// Rights (`CAP_NET_RAW`) are missing, or there is no such interface.
+    /// Privileges (`CAP_NET_RAW`) are missing, or the interface does not exist.
     pub fn open(interface: u32) -> io::Result<Self> {
         let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
         socket.set_nonblocking(true)?;
@@ -32,10 +32,11 @@ impl AirSocket {
         Ok(Self { socket })
     }
 
-    /// The next frame; `None` when none waits. What is longer than the buffer is cut.
+    /// Receives the next frame; `None` if none is available. Frames longer than the buffer are
+    /// truncated.
     ///
     /// # Errors
-    /// The interface is gone.
+    /// The interface was removed.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         // SAFETY: bytes may be seen as such that need not be initialised; the call only writes
         // there, and only initialised ones.
@@ -43,10 +44,10 @@ impl AirSocket {
         would_block(self.socket.recv(room))
     }
 
-    /// Sends a frame: its header, then the frame. `false` when the card's queue is full.
+    /// Sends a frame after its header. Returns false if the card's queue is full.
     ///
     /// # Errors
-    /// The interface is gone or down.
+    /// The interface was removed or down.
     pub fn send(&self, header: &[u8], frame: &[u8]) -> io::Result<bool> {
         let pieces = [io::IoSlice::new(header), io::IoSlice::new(frame)];
         match self.socket.send_vectored(&pieces) {
@@ -62,17 +63,17 @@ impl AsFd for AirSocket {
     }
 }
 
-/// An Ethernet device whose frames a program carries; it disappears with this.
+/// An Ethernet device whose frames a program transfers; it is removed when this value is dropped.
 #[derive(Debug)]
 pub struct EthernetTap {
     file: File,
 }
 
 impl EthernetTap {
-    /// Makes a device of that name and address; it is down, and has no carrier.
+    /// Creates a device with a name and an address; it is down, and has no carrier.
     ///
     /// # Errors
-    /// The name is taken, or rights are missing.
+    /// The name is taken, or privileges are missing.
     pub fn create(name: &str, address: [u8; 6]) -> Result<Self, TunError> {
         let file = tun::open(name, libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL)?;
         let tap = Self { file };
@@ -95,7 +96,7 @@ impl EthernetTap {
         Ok(tap)
     }
 
-    /// Says whether there is somebody at the other end.
+    /// Sets the carrier, which states whether the other end is present.
     ///
     /// # Errors
     /// The kernel is older than 5.0.
@@ -105,18 +106,18 @@ impl EthernetTap {
         check(unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETCARRIER, &raw const has_carrier) })
     }
 
-    /// The next frame that the machine sends; `None` when none waits.
+    /// Returns the next frame that the machine sends; `None` if none is available.
     ///
     /// # Errors
-    /// The device is gone or down.
+    /// The device was removed or down.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         would_block((&self.file).read(buffer))
     }
 
-    /// Gives the machine a frame. `false` when it takes none now.
+    /// Delivers a frame to the machine. Returns false if its queue is full.
     ///
     /// # Errors
-    /// The device is gone or down.
+    /// The device was removed or down.
     pub fn write(&self, frame: &[u8]) -> io::Result<bool> {
         Ok(would_block((&self.file).write(frame))?.is_some())
     }

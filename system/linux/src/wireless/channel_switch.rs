@@ -1,5 +1,5 @@
-//! Telling the stations of an access point that it goes to another channel, and hearing when a
-//! station begins to follow.
+//! Notifies the stations of an access point of a channel switch, and reports when a station starts
+//! to follow one.
 
 use futures_util::StreamExt;
 use hawser_radio::striping::announcement::channel_switch;
@@ -16,12 +16,12 @@ use wl_nl80211::{
 use super::cards::{Interface, Wireless, WirelessError};
 
 impl Wireless {
-    /// Tells each station of an access point, by a frame of its own, that the access point goes to
-    /// another channel after so many beacons. The access point itself is for hostapd to move.
+    /// Notifies each station of an access point, by a separate action frame, that the access point
+    /// moves to another channel after the announced beacons. hostapd moves the access point itself.
     ///
     /// # Errors
-    /// There is no such access point, or its driver sends no such frames.
-    pub async fn tell_stations(
+    /// The access point does not exist, or its driver cannot send such frames.
+    pub async fn notify_stations(
         &self,
         access_point: &Interface,
         to: Tuning,
@@ -62,26 +62,26 @@ impl Wireless {
     }
 }
 
-/// An interface that begins to go to another channel: a station that has heard its access point
-/// announce that, or an access point.
+/// An interface that starts to change its channel: a station whose access point has announced it,
+/// or an access point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch {
     /// The interface's index.
     pub interface: u32,
-    /// Where it goes. Units: MHz.
+    /// New channel. Units: MHz.
     pub frequency: u32,
-    /// After how many beacons, of which the first may have been sent already.
+    /// Number of beacons until the switch; the first may have been sent already.
     pub count: u8,
 }
 
-/// Watches which interfaces begin to go to another channel, in tasks of its own.
+/// Reports interfaces that start a channel switch, in separate tasks.
 pub struct Switches {
     heard: mpsc::Receiver<Switch>,
     tasks: [JoinHandle<()>; 2],
 }
 
 impl Switches {
-    /// From now on. Must be called within a tokio runtime.
+    /// Starts watching. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`WirelessError::Socket`].
@@ -103,7 +103,7 @@ impl Switches {
         Ok(Self { heard, tasks })
     }
 
-    /// The next one; `None`: the kernel tells no more. May be dropped while it waits.
+    /// Returns the next switch; `None` if the kernel reports no further ones. Cancel safe.
     pub async fn next(&mut self) -> Option<Switch> {
         self.heard.recv().await
     }
@@ -146,7 +146,8 @@ fn number(attribute: &DefaultNla) -> Option<u32> {
 
 /// Source: linux/nl80211.h, `NL80211_ATTR_CH_SWITCH_COUNT`.
 const CHANNEL_SWITCH_COUNT: u16 = 183;
-/// Of these there are some in a second at most.
+/// Capacity of the queue of events, of which a few occur per second. Source: our choice; if events
+/// wait for longer than several seconds, the switch that they announce is over.
 const WAITING: usize = 16;
 
 #[cfg(test)]

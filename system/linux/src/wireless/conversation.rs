@@ -1,5 +1,5 @@
-//! What is said to hostapd and to wpa_supplicant: datagrams on a socket of the machine, a line of
-//! text each way.
+//! Control interface of hostapd and wpa_supplicant: datagrams on a local socket, with one line of
+//! text in each direction.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -17,17 +17,17 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Over a socket that is bound; the other's may be named later ([`connect`](Self::connect)).
+    /// Uses a bound socket; the other end may be connected later ([`connect`](Self::connect)).
     #[must_use]
     pub fn new(socket: UnixDatagram) -> Self {
         Self { socket }
     }
 
-    /// With whom listens at that path. The own end has no file: `name` is what it is called in this
-    /// network namespace, in which the other must be too.
+    /// Opens a conversation with the program that listens at that path. Our own end has no file:
+    /// `name` is its abstract name in this network namespace, in which the other end must be, too.
     ///
     /// # Errors
-    /// Nobody listens there, rights are missing, or the name is taken.
+    /// No program listens there, privileges are missing, or the name is taken.
     pub fn with(path: &Path, name: &str) -> io::Result<Self> {
         let socket = Socket::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
         socket.connect(path)?;
@@ -35,18 +35,19 @@ impl Conversation {
         Ok(Self::new(UnixDatagram::from_std(socket)?))
     }
 
-    /// Names the other end.
+    /// Connects to the other end.
     ///
     /// # Errors
-    /// Nobody listens there, or rights are missing.
+    /// No program listens there, or privileges are missing.
     pub fn connect(&self, path: &Path) -> io::Result<()> {
         self.socket.connect(path)
     }
 
-    /// Says something, and waits for the answer. `unasked` is shown what is said beside that.
+    /// Sends a request, and waits for the answer. Unsolicited messages meanwhile are passed to
+    /// `unasked`.
     ///
     /// # Errors
-    /// The socket's; `TimedOut`: no answer within two seconds.
+    /// The error of the socket; `TimedOut`: no answer within 2 s.
     pub async fn ask(&self, request: &str, mut unasked: impl FnMut(&str)) -> io::Result<String> {
         let talk = async {
             self.socket.send(request.as_bytes()).await?;
@@ -54,7 +55,7 @@ impl Conversation {
             loop {
                 let length = self.socket.recv(&mut answer).await?;
                 let said = String::from_utf8_lossy(&answer[..length]);
-                // What is said unasked begins with a level.
+                // An unsolicited message begins with a level.
                 if !said.starts_with('<') {
                     break Ok(said.into_owned());
                 }
@@ -67,9 +68,10 @@ impl Conversation {
     }
 }
 
-/// As their own buffers for answers.
+/// Maximum answer. Source: wpa_supplicant and hostapd write an answer into a buffer of 4,096 bytes.
 const LONGEST_ANSWER: usize = 4096;
-/// They answer at once or not at all.
+/// Timeout of an answer: the programs answer at once or not at all. Source: our choice; a longer
+/// one blocks the other radios for longer when a program hangs.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! hostapd: on which channel an access point is, and moving it to another.
+//! hostapd: queries the channel of an access point, and moves it to another one.
 
 use std::io;
 use std::path::Path;
@@ -14,29 +14,30 @@ pub struct Hostapd {
     conversation: Conversation,
 }
 
-/// How an access point is on the air.
+/// Current operation of an access point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnAir {
-    /// Where.
+    /// Channel of the access point.
     pub tuning: Tuning,
-    /// Between two beacons.
+    /// Interval between beacons.
     pub beacon: Duration,
-    /// What goes behind a request for another channel, so that its generation of 802.11 stays.
+    /// Suffix of a channel switch request that preserves the generation of 802.11.
     generations: String,
 }
 
 impl Hostapd {
-    /// The one of an interface, whose control socket is in `directory` (its `ctrl_interface`).
+    /// Connects to the hostapd of an interface, whose control socket is in `directory` (its
+    /// `ctrl_interface`).
     ///
     /// # Errors
-    /// None listens there.
+    /// No hostapd listens there.
     pub fn of(directory: &Path, interface: &str) -> io::Result<Self> {
         let name = format!("hawser-{}-{interface}", std::process::id());
         let conversation = Conversation::with(&directory.join(interface), &name)?;
         Ok(Self { conversation })
     }
 
-    /// How its access point is on the air; `None` while it is not.
+    /// Returns the current operation of the access point; `None` while it is not transmitting.
     ///
     /// # Errors
     /// It does not answer.
@@ -44,8 +45,8 @@ impl Hostapd {
         Ok(on_air(&self.conversation.ask("STATUS", |_| {}).await?))
     }
 
-    /// Announces another channel of the same width in so many beacons, and goes there then, as all
-    /// stations do that hear one of them.
+    /// Announces another channel of the same width in `beacons` beacons, and moves there
+    /// afterwards, like all stations that receive one of them.
     ///
     /// # Errors
     /// It does not answer, or refuses: `InvalidInput`.
@@ -56,7 +57,7 @@ impl Hostapd {
         }
         Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "hostapd refuses that channel",
+            "hostapd rejects the channel",
         ))
     }
 }
@@ -66,7 +67,7 @@ fn request(from: &OnAir, to: u32, beacons: u8) -> String {
         primary: to,
         width: from.tuning.width,
     };
-    // The kernel counts down before it sends the first (ieee80211_beacon_update_cntdwn).
+    // The kernel decrements before it sends the first (ieee80211_beacon_update_cntdwn).
     let count = beacons.saturating_add(1);
     format!(
         "CHAN_SWITCH {count} {} sec_channel_offset={} center_freq1={} bandwidth={}{}",
@@ -118,7 +119,8 @@ fn on_air(status: &str) -> Option<OnAir> {
 
 /// Source: IEEE 802.11-2020, 3.1.
 const TIME_UNIT: Duration = Duration::from_micros(1_024);
-/// Between beacons, of hostapd without another setting. Units: TU.
+/// Beacon interval of hostapd without another setting. Source: `beacon_int` of hostapd.conf. Units:
+/// TU.
 const BEACON: i32 = 100;
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ fn others_of_the_same_address_and_flows_beyond_the_bound_are_not_declared() {
     let flows = [(1, 8), (2, 8)];
     let other = declaration(7, 8_000, 4_000, None);
     assert_eq!(sent(&mut offered(&flows, &[other]), NOW)[0], 1);
-    let mut many = vec![other; MOST_DECLARED];
+    let mut many = vec![other; MAX_DECLARED];
     many.push(declaration(2, 8_000, 4_000, None));
     assert_eq!(sent(&mut offered(&flows, &many), NOW)[0], 1);
     many.remove(0);
@@ -118,9 +118,12 @@ fn what_is_declared_again_keeps_its_bucket() {
 fn planned(declarations: &[Declaration], channels: &[Channel], kbps: u64) -> (Vec<Vec<u16>>, Vec<u64>) {
     let flows: Vec<_> = declarations.iter().map(|one| (one.key.source_port, 1)).collect();
     let mut egress = offered(&flows, declarations);
-    let carried = Rate::from_bps(kbps * 1_000);
+    let capacity = Capacity {
+        carried: Rate::from_bps(kbps * 1_000),
+        is_measured: true,
+    };
     let Egress { declared, flows, .. } = &mut egress;
-    declared.plan(flows, channels, carried, NOW);
+    declared.plan(flows, channels, capacity, NOW);
     let ahead = |entry: &Entry| {
         let mut policer = entry.policer;
         while policer.handle_packet(100, NOW) {}
@@ -164,7 +167,7 @@ fn the_most_reliable_paths_that_hold_the_rate_are_taken_and_those_that_lose_no_m
         [[1, 2, 3]],
         "of three quarters of what is carried"
     );
-    // What does not fit gets all; of no use is what comes too late.
+    // A declaration that does not fit gets all channels, except those that deliver too late.
     assert_eq!(
         planned(&[declaration(1, 90_000, 0, None)], &channels, 40_000).0,
         [[1, 2, 3, 4]]
@@ -199,8 +202,35 @@ fn a_quarter_is_left_to_everybody_whatever_is_declared() {
     // Nobody loses by what another one declares.
     near(ahead(&[400, 20], 80), &[40, 20]);
     near(ahead(&[400, 4_000_000, 20], 80), &[20, 20, 20]);
+    // Flows keep all of their rate against later ones.
+    near(ahead(&[30, 20, 40], 80), &[30, 20, 10]);
     // Before anything is known of paths.
     near(ahead(&[40], 0), &[40]);
+}
+
+#[test]
+fn a_flow_is_admitted_once_it_sends_and_fits_and_is_not_displaced() {
+    let declarations = [1, 2, 3].map(|flow| declaration(flow, 400, 0, None));
+    let mut egress = offered(&[(1, 1), (2, 1)], &declarations);
+    let channels = [channel(1, 1_000, 0.0, 10)];
+    let names = |egress: &mut Egress<u32>, seconds: u64, is_measured| {
+        let capacity = Capacity {
+            carried: Rate::from_mbps(1),
+            is_measured,
+        };
+        let Egress { declared, flows, .. } = egress;
+        declared.plan(flows, &channels, capacity, NOW + Duration::from_secs(seconds));
+        let verdicts = egress.admissions().map(|(_, verdict)| verdict.name());
+        verdicts.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        names(&mut egress, 0, false),
+        ["admitted", "undecided", "undecided"]
+    );
+    assert_eq!(names(&mut egress, 1, true), ["admitted", "rejected", "undecided"]);
+    // The first one withdraws its declaration.
+    egress.set_declared(&declarations[1..], NOW);
+    assert_eq!(names(&mut egress, 2, true), ["admitted", "undecided"]);
 }
 
 #[test]

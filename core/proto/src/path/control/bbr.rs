@@ -1,5 +1,5 @@
-//! BBR, version 3: the rate that was delivered, and as much in flight as that rate and the least
-//! round trip ask for, bounded by what was lost.
+//! BBR version 3: paces at the delivery rate, and limits the data in flight by this rate, the
+//! minimum round trip and losses.
 //!
 //! ```text
 //!   Startup --> Drain --> Down --> Cruise --> Refill --> Up --+      from any, every 5 s without
@@ -8,21 +8,21 @@
 //!               growing    +------- 2 % are lost <------------+
 //! ```
 //!
-//! In the form that striping needs: the least round trip is the path's base, which is a mean where
-//! single packets deviate ([`Times::base_round_trip`]); what acknowledgements come late by is what
-//! reports wait ([`BUSY_REPORT_DELAY`]), instead of `BBR.extra_acked`; losses are those that
-//! reports count, in packets of the mean size, by round trip.
+//! Adaptations to striping: the minimum round trip is the base delay of the path, which is a mean
+//! where single packets deviate ([`Times::base_round_trip`]). The delay of acknowledgements is that
+//! of reports ([`BUSY_REPORT_DELAY`]) in place of `BBR.extra_acked`. Losses come from reports, as
+//! packets of the mean size, per round trip.
 //!
-//! Source: draft-ietf-ccwg-bbr, whose functions are named beside the code. Not there: undo of a
-//! reduction that was spurious (`HandleSpuriousLossDetection`), as a packet that is counted lost
-//! and comes is not told; `BBR.offload_budget`, as packets leave one by one; ECN, which nothing
-//! reports; recovery, as nothing is sent again on its own path (`OnEnterRTO`: a path whose reports
-//! stop is suspect, and carries nothing). `RS.tx_in_flight` is what was delivered and lost while
-//! the packet was on its way.
+//! Source: draft-ietf-ccwg-bbr, whose functions are named beside the code. Not implemented: undo of
+//! a spurious reduction (`HandleSpuriousLossDetection`), because nothing reports that a packet that
+//! counted as lost has arrived; `BBR.offload_budget`, because packets leave one by one; ECN, which
+//! is not reported; recovery, because nothing is retransmitted on its own path (`OnEnterRTO`: a
+//! path whose reports stop is suspect and transfers nothing). `RS.tx_in_flight` is the data that
+//! was delivered or lost while the packet was in flight.
 
 use hawser_units::{Duration, Instant, Rate};
 
-use super::{Controller, INITIAL_WINDOW, MIN_WINDOW, Mark, Sample, at_least_a_window};
+use super::{Controller, INITIAL_WINDOW, MIN_WINDOW, Mark, Sample, window_per_round_trip};
 use crate::path::FULL_PACKET;
 use crate::path::times::{BUSY_REPORT_DELAY, Times, own};
 
@@ -62,10 +62,10 @@ const FULL_ROUNDS: u32 = 3;
 const DRAIN_ROUNDS: u32 = 3;
 /// Round trips after which a Reno sender would have grown by as much, at most. Source:
 /// draft-ietf-ccwg-bbr, `IsRenoCoexistenceProbeTime`.
-const MOST_WAIT_ROUNDS: u64 = 63;
+const MAX_WAIT_ROUNDS: u64 = 63;
 /// The shortest time between two probes; up to a second more. Source: draft-ietf-ccwg-bbr,
 /// `PickProbeWait`.
-const LEAST_WAIT: Duration = Duration::from_secs(2);
+const MIN_WAIT: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -75,11 +75,11 @@ enum State {
     Cruise,
     Refill,
     Up,
-    /// Until then, once the window is small enough.
+    /// Time until which the probe lasts, once the window is small enough.
     ProbeRtt(Option<Instant>),
 }
 
-/// What reports say of probing. Source: draft-ietf-ccwg-bbr, `BBR.ack_phase`.
+/// Meaning of reports during a probe. Source: draft-ietf-ccwg-bbr, `BBR.ack_phase`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answers {
     Init,
@@ -266,7 +266,7 @@ impl Bbr {
         (self.lost * FULL_PACKET) as f64 > tx_in_flight as f64 * LOSS_THRESHOLD
     }
 
-    /// `HandleInflightTooHigh`.
+    /// Reduces the limit of data in flight after excessive loss: `HandleInflightTooHigh`.
     fn on_too_high(&mut self, sample: &Sample, times: &Times, now: Instant) {
         self.was_too_high = true;
         self.is_probe_sample = false;
@@ -288,7 +288,7 @@ impl Bbr {
         // `PickProbeWait`: lots that are the same in every run.
         let lot = lot(sample.next_packet_number);
         self.rounds_since_probe = lot & 1;
-        self.wait = LEAST_WAIT + Duration::from_millis((lot >> 1) % 1_000);
+        self.wait = MIN_WAIT + Duration::from_millis((lot >> 1) % 1_000);
         self.cycle_since = now;
         self.answers = Answers::Stopping;
         self.round = Mark::next(sample, now);
@@ -322,7 +322,7 @@ impl Bbr {
         self.up_rounds = (self.up_rounds + 1).min(30);
     }
 
-    /// `AdaptLongTermModel`; says whether it decided a transition.
+    /// `AdaptLongTermModel`; returns whether it decided a transition.
     fn adapt_long(&mut self, sample: &Sample, is_round: bool, now: Instant) -> bool {
         if is_round && self.answers == Answers::Starting {
             self.answers = Answers::Feedback;
@@ -382,7 +382,7 @@ impl Bbr {
         }
         match self.state {
             State::Down | State::Cruise => {
-                let rounds = (self.product(times, 1.0).min(self.window) / FULL_PACKET).min(MOST_WAIT_ROUNDS);
+                let rounds = (self.product(times, 1.0).min(self.window) / FULL_PACKET).min(MAX_WAIT_ROUNDS);
                 if now > self.cycle_since + self.wait || self.rounds_since_probe >= rounds.max(1) {
                     self.start_refill(sample, now);
                 } else if self.state == State::Down && self.has_drained(sample, times) {
@@ -449,7 +449,7 @@ impl Bbr {
                     }
                 }
             }
-            // What is sent a little at a time meets no queue of its own.
+            // A sender of small amounts (app-limited) causes no queue of its own.
             _ if is_expired && !sample.app_limited => {
                 self.window_before = self.window;
                 self.state = State::ProbeRtt(None);
@@ -514,7 +514,7 @@ impl Bbr {
     fn on_rate(&mut self, sample: &Sample) {
         let Some(rate) = sample.rate else { return };
         self.latest = (self.latest.0.max(rate), self.latest.1.max(sample.delivered));
-        // What is sent while round trips are probed is less than the path carries
+        // While round trips are probed, less is sent than the path can carry
         // (`MarkConnectionAppLimited`).
         let is_limited = sample.app_limited || matches!(self.state, State::ProbeRtt(_));
         if rate >= self.max_rate() || !is_limited {
@@ -600,7 +600,7 @@ impl Controller for Bbr {
 
     fn expected_rate(&self, times: &Times) -> Rate {
         if self.state == State::Startup {
-            at_least_a_window(self.bounded_rate(), self.window, times)
+            window_per_round_trip(self.bounded_rate(), self.window, times)
         } else {
             self.bounded_rate()
         }
@@ -615,7 +615,7 @@ impl Controller for Bbr {
     }
 }
 
-/// Something between 0 and the largest number that looks like chance. Source: splitmix64.
+/// Returns a pseudorandom 64-bit number. Source: splitmix64.
 fn lot(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

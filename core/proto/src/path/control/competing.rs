@@ -1,21 +1,21 @@
-//! Others in a path's queue: how they are noticed, and the window that takes the share beside them
-//! that a CUBIC sender would.
+//! Competition with other senders in a path's queue: detection, and the window that takes the share
+//! of a CUBIC sender.
 //!
-//! The window grows by RFC 9438's function of the time since the last overflow, in bytes. Now and
-//! then a *look* holds back for a round: alone in the queue, that shortens it by all that was held
-//! back; beside others, by this path's share of it. Who has less than half grows faster, who has
-//! more slower: two CUBIC senders need minutes to share a deep queue evenly, when one of them has
-//! filled it first.
+//! The window grows by RFC 9438's function of the time since the last overflow, in bytes. From time
+//! to time the path reduces its window for one round. If it is alone in the queue, the queue
+//! becomes shorter by the whole reduction; with competitors, by the path's share of it. A path with
+//! less than half grows faster, one with more grows more slowly: two CUBIC senders need minutes to
+//! share a deep queue evenly when one of them has filled it first.
 //!
 //! Source: RFC 9438 sections 4.2 to 4.7; Copa (Arun and Balakrishnan, NSDI 2018) section 2.2 for
-//! competing only while it is needed.
+//! competing only while it is necessary.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
-use super::{Company, Stake};
+use super::{Competitors, QueueShare};
 use crate::path::FULL_PACKET;
 
-/// What RFC 9438 calls a segment. Units: bytes.
+/// Segment size in the sense of RFC 9438. Units: bytes.
 const SEGMENT: f64 = FULL_PACKET as f64;
 const MIN_WINDOW: f64 = 4.0 * SEGMENT;
 /// RFC 9438 section 4.6.
@@ -27,61 +27,82 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// Growth in a round trip before the first overflow. Source: Linux `bictcp_update`: a segment for
 /// at most 20 acknowledged ones.
 const FIRST_GROWTH: f64 = 1.05;
-/// Share of the window that has to be in use for it to grow.
+/// Share of the window that has to be in use for it to grow. With 0.95 and 0.8 goodput changes by
+/// at most 0.2 %, and the share beside CUBIC by -5 and 4 % (docs/notebook/path-model.md,
+/// "Sensitivity").
 const IN_USE: f64 = 0.9;
-/// Rounds between two looks.
-const LOOK_AFTER: u32 = 12;
-/// What a look leaves of what was in flight.
-const HELD_BACK: f64 = 0.7;
-/// A queue that shortens by this share of what was held back is one's own.
+/// Rounds between two samples of the own share. Source: a sweep of 8, 12 and 16 over the networks
+/// of docs/notebook/fairness.md, of which none did better than 12.
+const SAMPLE_ROUNDS: u32 = 12;
+/// Share of the data in flight that remains during a sample of the own share. With 0.85 and 0.4
+/// goodput does not change, and the share beside CUBIC changes by 5 and -10 %
+/// (docs/notebook/path-model.md, "Sensitivity").
+const SAMPLE_WINDOW: f64 = 0.7;
+/// Minimum decrease of a queue, as a share of the bytes that were held back, that shows that the
+/// queue is the path's own. No suite of docs/notebook/path-model.md, "Sensitivity", changes by more
+/// than 3 % with half or twice of it.
 const OWN: f64 = 0.8;
-/// The share that is aimed at.
+/// Share that is the aim. Source: half of a queue for each of two senders, as
+/// docs/notebook/fairness.md asks for.
 const FAIR: f64 = 0.5;
-/// No more of a share is asked for than this many CUBIC senders would get: among many, half is too
-/// much.
-const MOST_SENDERS: f64 = 2.0;
-/// The weight of a look's share against that of those before.
+/// Maximum share, as a number of CUBIC senders: among many senders, half of the queue is too much.
+/// Source: a sweep of two and four over the networks of docs/notebook/fairness.md, of which four
+/// did no better.
+const MAX_SENDERS: f64 = 2.0;
+/// Weight of the newest sample of the path's share, against the samples before. With 0.25 and 1
+/// goodput does not change, and the share beside CUBIC changes by -7 and 2 %
+/// (docs/notebook/path-model.md, "Sensitivity").
 const SHARE_WEIGHT: f64 = 0.5;
-/// Rounds without a queue after which the others count as gone: more than a CUBIC sender needs to
-/// fill a short one again.
+/// Rounds without a queue after which competition counts as ended: more than a CUBIC sender needs
+/// to fill a short queue again. No suite of docs/notebook/path-model.md, "Sensitivity", changes by
+/// more than 3 % with half or twice of it.
 const UNQUEUED: u32 = 32;
 
-/// Rounds in a row in which holding back did not shorten the queue that say that others fill it.
+/// Rounds in a row in which sending less did not shorten the queue, after which other senders fill
+/// it. Half and twice of it change goodput by at most 0.1 %, and the share beside CUBIC by 4 and
+/// -10 % (docs/notebook/path-model.md, "Sensitivity").
 const IN_VAIN: u32 = 3;
-/// How much shorter a queue that yields becomes in a round, in rounds: holding back by three tenths
-/// shortens one's own by three.
+/// Minimum reduction of a yielding queue per round, in rounds: a reduction of the window by three
+/// tenths shortens the path's own queue by three. Source: docs/notebook/fairness.md, where a
+/// reduction by a twentieth of the queue left four of 81 networks below a share of 0.3 instead of
+/// three, and 0.21 of one instead of 0.26.
 const YIELDING: f64 = 0.1;
-/// A rate that is left where others take over: beyond what one round differs from the next.
+/// Ratio of the rates of two rounds below which other senders take over: without them, rounds
+/// differ by less. With 0.985 and 0.94 goodput does not change, and the share beside CUBIC changes
+/// by 0 and -4 % (docs/notebook/path-model.md, "Sensitivity").
 const FALLING: f64 = 0.97;
-/// Losses are unusual at so many times what is lost without a queue, and so many deviations beyond
-/// that: few packets are lost by chance in clusters.
+/// Thresholds of unusual loss: multiples of the loss without a queue, and standard deviations
+/// beyond that, since random losses of few packets come in clusters. No suite of
+/// docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or twice of
+/// either.
 const UNUSUAL: f64 = 3.0;
 const DEVIATIONS: f64 = 4.0;
-/// This many more say nothing: what a path loses without a queue is not well known where it is
-/// rarely without one.
+/// Number of additional losses without significance: the loss without a queue is not well known on
+/// a path that rarely has none. Source: docs/notebook/fairness.md, where a single loss as an
+/// overflow left one network with a share of 0.09.
 const CHANCE: f64 = 2.0;
 
-/// What a round showed.
+/// Measurements of one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// The shortest queue, if one stood.
+    /// The shortest queue, if there was a queue during the whole round.
     pub(super) queue: Option<Duration>,
-    /// How long it took.
+    /// Duration of the round.
     pub(super) round: Duration,
     /// The delivery rate.
     pub(super) rate: Rate,
     /// Bytes in flight at its end.
     pub(super) in_flight: u64,
-    /// Less was sent than the path delivered.
+    /// Set if less was sent than the path delivered.
     pub(super) holds_back: bool,
 }
 
-/// Signs of others on a path.
+/// Evidence of other senders on a path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rivals {
     /// Rounds of holding back in vain.
     in_vain: u32,
-    /// The most that was in flight of late before the first of them.
+    /// Maximum of the data recently in flight before the first of them.
     flight: u64,
     last_queue: Duration,
     last_rate: Rate,
@@ -89,9 +110,9 @@ pub(super) struct Rivals {
 }
 
 impl Rivals {
-    /// Takes in a round; gives what was in flight before if a queue does not yield although the
-    /// path holds back and delivers ever less. Alone, a path delivers at the link's rate as long as
-    /// there is a queue, and a queue that gets less than that shortens.
+    /// Processes a round; returns the previous bytes in flight if a queue does not shrink although
+    /// the path sends less and delivers less and less. Alone, a path delivers at the link's rate as
+    /// long as there is a queue, and a queue that gets less than that shortens.
     pub(super) fn on_round(&mut self, seen: &Seen) -> Option<u64> {
         if self.in_vain == 0 && !seen.holds_back {
             self.flight = seen.in_flight.max(self.flight - self.flight / 8);
@@ -113,15 +134,14 @@ impl Rivals {
         Some(self.flight)
     }
 
-    /// So many of the `sent` packets of a round without a queue were lost.
+    /// Records that `lost` of the `sent` packets of a round without a queue were lost.
     pub(super) fn on_usual_loss(&mut self, lost: u64, sent: f64) {
         if sent > 0.0 {
             self.usual_loss += (lost as f64 / sent - self.usual_loss) / 8.0;
         }
     }
 
-    /// Whether so many lost packets are more than chance, which loses them by a Poisson
-    /// distribution.
+    /// Returns whether this many lost packets exceed chance, a Poisson distribution.
     pub(super) fn is_unusual(&self, lost: u64, sent: f64) -> bool {
         let usual = self.usual_loss * sent;
         lost as f64 > (UNUSUAL * usual).max(usual + DEVIATIONS * usual.sqrt() + CHANCE)
@@ -140,35 +160,35 @@ pub(super) struct Competing {
     since: Instant,
     /// Seconds until the window is `max` again.
     k: f64,
-    /// Nothing sent before is another sign of the same overflow.
+    /// Packet number up to which losses belong to the same overflow.
     cut_until: u64,
     rounds: u32,
     unqueued: u32,
-    look: Option<Look>,
-    /// Its share of what is in the queue, by the looks. 0 to 1.
+    look: Option<Sample>,
+    /// Share of the queue that is the path's own, by its samples. 0 to 1.
     share: f64,
-    company: Company,
-    /// Those that it met itself.
+    company: Competitors,
+    /// Overflows that the path itself observed.
     overflows: u32,
     last_queue: Duration,
 }
 
 /// A round of holding back, and the next, in which that shows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Look {
+struct Sample {
     /// The queue before it.
     before: Duration,
-    /// What it would have become.
+    /// Expected queue without the reduction.
     expected: Duration,
-    /// What may be in flight while holding back.
+    /// Window during a sample.
     window: u64,
     held_back: Bytes,
-    /// The queue and the rate in the round of holding back, once that is over.
+    /// Queue and rate in the round with the reduced window, after its end.
     held: Option<(Duration, Rate)>,
 }
 
 impl Competing {
-    /// Begins with `flight` bytes.
+    /// Creates a window of `flight` bytes.
     pub(super) fn new(flight: u64, now: Instant) -> Self {
         let window = (flight as f64).max(MIN_WINDOW);
         Self {
@@ -183,33 +203,35 @@ impl Competing {
             unqueued: 0,
             look: None,
             share: FAIR,
-            company: Company::default(),
+            company: Competitors::default(),
             overflows: 0,
             last_queue: Duration::ZERO,
         }
     }
 
-    /// How many CUBIC senders' share makes up for its own: of one sender, its part of the company.
+    /// Returns how many CUBIC senders the path's share equals; of one sender, its part among the
+    /// competitors.
     fn senders(&self) -> f64 {
         let share = (self.share + self.company.stake.share).max(f64::EPSILON);
-        (FAIR / share).clamp(1.0 / MOST_SENDERS, MOST_SENDERS) / self.company.paths()
+        (FAIR / share).clamp(1.0 / MAX_SENDERS, MAX_SENDERS) / self.company.paths()
     }
 
-    /// What it has of what is in the queue, by the looks.
-    pub(super) fn stake(&self) -> Stake {
-        Stake {
+    /// Returns the path's share of the queue, by its samples.
+    pub(super) fn queue_share(&self) -> QueueShare {
+        QueueShare {
             share: self.share,
             is_looking: self.look.is_some(),
             overflows: self.overflows,
         }
     }
 
-    /// Others of the session compete in the same queue: together they are one sender.
+    /// Sets the other paths of the session that compete in the same queue: together they act as one
+    /// sender.
     ///
     /// Source: RFC 6356 section 1, the second goal, for the aim: no more is taken than one flow
     /// would on the best path. A drop of the queue that they share meets one of them by chance: it
     /// is an overflow for all, as it would be for one sender.
-    pub(super) fn set_company(&mut self, company: Company, packet_numbers: (u64, u64), now: Instant) {
+    pub(super) fn set_competitors(&mut self, company: Competitors, packet_numbers: (u64, u64), now: Instant) {
         let before = std::mem::replace(&mut self.company, company);
         if company.others == before.others && company.stake.overflows != before.stake.overflows {
             self.cut(packet_numbers, now);
@@ -221,8 +243,8 @@ impl Competing {
         C * self.senders().powi(4)
     }
 
-    /// The look that holds back now.
-    fn holding_back(&self) -> Option<&Look> {
+    /// The sample that reduces the data in flight at present.
+    fn holding_back(&self) -> Option<&Sample> {
         self.look.as_ref().filter(|look| look.held.is_none())
     }
 
@@ -231,8 +253,7 @@ impl Competing {
         self.holding_back().map_or(self.window as u64, |look| look.window)
     }
 
-    /// Takes note of `reported` bytes that were delivered, with `in_flight` bytes still on their
-    /// way.
+    /// Processes `reported` bytes that were delivered, with `in_flight` bytes still in flight.
     pub(super) fn on_reported(&mut self, reported: u64, in_flight: u64, round_trip: Duration, now: Instant) {
         let reported = reported as f64;
         let is_in_use = in_flight as f64 + reported >= self.window * IN_USE;
@@ -241,22 +262,22 @@ impl Competing {
         }
         let t = (now.since(self.since) + round_trip).as_secs_f64() - self.k;
         let cubic = self.max + self.c() * t.powi(3) * SEGMENT;
-        // A Reno sender's rate goes with the square root of its increase.
+        // A Reno sender's rate is proportional to the square root of its increase.
         self.reno += ALPHA * self.senders().powi(2) * SEGMENT * reported / self.window;
         let least = if self.has_overflowed { 1.0 } else { FIRST_GROWTH };
         let target = cubic.max(self.reno).clamp(self.window * least, self.window * 1.5);
         self.window += (target - self.window) * (reported / self.window).min(1.0);
     }
 
-    /// The queue has overflowed; `packet numbers` are the newest one reported and the one to be
-    /// sent next.
+    /// Handles an overflow of the queue; `packet_numbers` are the newest one reported and the next
+    /// one to be sent.
     pub(super) fn on_overflow(&mut self, packet_numbers: (u64, u64), now: Instant) {
         if self.cut(packet_numbers, now) {
             self.overflows = self.overflows.wrapping_add(1);
         }
     }
 
-    /// Leaves less of the window, once for all signs of one overflow. Returns whether it did.
+    /// Reduces the window once for each overflow. Returns whether it did.
     fn cut(&mut self, packet_numbers: (u64, u64), now: Instant) -> bool {
         if packet_numbers.0 < self.cut_until {
             return false;
@@ -278,7 +299,7 @@ impl Competing {
         true
     }
 
-    /// Takes in a round; says whether nobody else is there.
+    /// Processes a round. Returns whether no other sender is present.
     pub(super) fn is_alone(&mut self, seen: &Seen) -> bool {
         self.rounds += 1;
         self.unqueued = if seen.queue.is_some() {
@@ -289,13 +310,13 @@ impl Competing {
         let queue = seen.queue.unwrap_or_default();
         let last_queue = std::mem::replace(&mut self.last_queue, queue);
         match self.look.take() {
-            Some(look @ Look { held: None, .. }) => {
-                self.look = Some(Look {
+            Some(look @ Sample { held: None, .. }) => {
+                self.look = Some(Sample {
                     held: Some((queue, seen.rate)),
                     ..look
                 });
             }
-            Some(Look {
+            Some(Sample {
                 before,
                 expected,
                 held_back,
@@ -307,18 +328,21 @@ impl Competing {
                 let share = expected.saturating_sub(queue).as_secs_f64() / own.as_secs_f64();
                 self.share += (share.min(1.0) - self.share) * SHARE_WEIGHT;
                 let shorter = before.saturating_sub(queue) + rate.time_for(Bytes(FULL_PACKET));
-                // What the company has in the queue did not hold back.
+                // The packets of coupled paths in the queue were not reduced.
                 let own = OWN * (1.0 - self.company.stake.share).max(0.0) * own.min(before).as_secs_f64();
                 return shorter.as_secs_f64() > own;
             }
-            // Two looks at once would each take what the other shortens for their own.
-            None if self.rounds >= LOOK_AFTER && seen.queue.is_some() && !self.company.stake.is_looking => {
+            // Two concurrent samples would each count the other's reduction as their own.
+            None if self.rounds >= SAMPLE_ROUNDS
+                && seen.queue.is_some()
+                && !self.company.stake.is_looking =>
+            {
                 self.rounds = 0;
                 // After an overflow more may be in flight than the window.
-                let window = ((seen.in_flight as f64).min(self.window) * HELD_BACK) as u64;
-                // What was reported last is in flight again soon.
+                let window = ((seen.in_flight as f64).min(self.window) * SAMPLE_WINDOW) as u64;
+                // The last reported amount will soon be in flight again.
                 let in_flight = (seen.in_flight as f64 / IN_USE).min(self.window) as u64;
-                self.look = Some(Look {
+                self.look = Some(Sample {
                     before: queue,
                     expected: queue + queue.saturating_sub(last_queue),
                     window,
@@ -400,7 +424,7 @@ mod tests {
     fn a_look_during_which_nothing_came_says_nothing() {
         let mut competing = Competing::new(200_000, Instant::ZERO);
         let mut seen = before_a_look(200_000);
-        for _ in 0..LOOK_AFTER {
+        for _ in 0..SAMPLE_ROUNDS {
             assert!(!competing.is_alone(&seen));
         }
         assert!(competing.window() < 200_000, "it looks");
@@ -415,7 +439,7 @@ mod tests {
     fn a_look_holds_back_of_the_window_where_more_is_in_flight() {
         let mut competing = Competing::new(100_000, Instant::ZERO);
         let seen = before_a_look(300_000);
-        for _ in 0..LOOK_AFTER {
+        for _ in 0..SAMPLE_ROUNDS {
             competing.is_alone(&seen);
         }
         assert_eq!(competing.window(), 70_000);
@@ -435,9 +459,9 @@ mod tests {
         let mut now = Instant::ZERO;
         let mut competing = Competing::new(200_000, now);
         competing.share = FAIR / 2.0;
-        let mut company = Company::default();
-        company.add(competing.stake());
-        competing.set_company(company, (0, 10), now);
+        let mut company = Competitors::default();
+        company.add(competing.queue_share());
+        competing.set_competitors(company, (0, 10), now);
         // Together they have their half, so each is half of a sender.
         assert!(
             (competing.senders() - 0.5).abs() < 1e-9,
@@ -445,43 +469,46 @@ mod tests {
             competing.senders()
         );
         assert!((competing.c() - C / 16.0).abs() < 1e-9, "{}", competing.c());
-        let overflow = |times| Company {
-            stake: Stake {
+        let overflow = |times| Competitors {
+            stake: QueueShare {
                 overflows: times,
                 ..company.stake
             },
             ..company
         };
         now += Duration::from_millis(50);
-        competing.set_company(overflow(1), (10, 20), now);
+        competing.set_competitors(overflow(1), (10, 20), now);
         assert_eq!(competing.window(), 140_000);
-        assert_eq!(competing.stake().overflows, 0, "it was not its own");
+        assert_eq!(competing.queue_share().overflows, 0, "it was not its own");
         // Its own sign of the same one, and the other's next one a round later.
         competing.on_overflow((15, 30), now);
-        assert_eq!((competing.window(), competing.stake().overflows), (140_000, 0));
-        competing.set_company(overflow(2), (20, 40), now);
+        assert_eq!(
+            (competing.window(), competing.queue_share().overflows),
+            (140_000, 0)
+        );
+        competing.set_competitors(overflow(2), (20, 40), now);
         assert_eq!(competing.window(), 98_000);
         // One who comes or goes is no overflow.
-        competing.set_company(Company::default(), (50, 60), now);
+        competing.set_competitors(Competitors::default(), (50, 60), now);
         assert_eq!(competing.window(), 98_000);
     }
 
     #[test]
     fn of_two_only_one_looks() {
         let mut competing = Competing::new(200_000, Instant::ZERO);
-        let mut company = Company::default();
-        company.add(Stake {
+        let mut company = Competitors::default();
+        company.add(QueueShare {
             is_looking: true,
-            ..Stake::default()
+            ..QueueShare::default()
         });
-        competing.set_company(company, (0, 1), Instant::ZERO);
+        competing.set_competitors(company, (0, 1), Instant::ZERO);
         let seen = before_a_look(200_000);
-        for _ in 0..2 * LOOK_AFTER {
+        for _ in 0..2 * SAMPLE_ROUNDS {
             assert!(!competing.is_alone(&seen));
         }
         assert_eq!(competing.window(), 200_000, "it waits");
         company.stake.is_looking = false;
-        competing.set_company(company, (0, 1), Instant::ZERO);
+        competing.set_competitors(company, (0, 1), Instant::ZERO);
         competing.is_alone(&seen);
         assert!(competing.window() < 200_000, "it looks");
     }

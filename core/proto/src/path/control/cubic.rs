@@ -9,34 +9,35 @@
 //!      +----------------------+
 //! ```
 //!
-//! In the form that striping needs: the window counts the bytes of one path's datagrams; what is
-//! lost is what the receiver counts as missing once its reordering is over, so that no number of
-//! duplicates is waited for; packets are paced, also while starting; and a path that had a window
-//! before begins with half of it.
+//! Adaptations to striping: the window counts the bytes of one path's datagrams. Packets are lost
+//! when the receiver counts them as missing, so there is no number of duplicate acknowledgements.
+//! Packets are paced, also in slow start. A path that had a window before begins with half of it.
 //!
 //! Source: RFC 9438; RFC 9406 (HyStart++); draft-ietf-tsvwg-careful-resume (by
-//! [`Model::resume`](crate::path::model::Model::resume)).
-//! Deviates: no undo of a reduction that was spurious (RFC 9438 section 4.9), as a packet that is
-//! counted lost and comes is not told; no response to ECN, which nothing reports.
+//! [`Model::resume`](crate::path::model::Model::resume)). Deviates: no undo of a spurious reduction
+//! (RFC 9438 section 4.9), because nothing reports that a packet that counted as lost has arrived;
+//! no response to ECN, which is not reported.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use super::rates::Rates;
-use super::{Company, Controller, INITIAL_WINDOW, MIN_WINDOW, Mark, Sample, Stake, at_least_a_window};
+use super::{
+    Competitors, Controller, INITIAL_WINDOW, MIN_WINDOW, Mark, QueueShare, Sample, window_per_round_trip,
+};
 use crate::path::FULL_PACKET;
 use crate::path::times::{Times, own};
 
-/// What RFC 9438 calls a segment. Units: bytes.
+/// Segment size in the sense of RFC 9438. Units: bytes.
 const SEGMENT: f64 = FULL_PACKET as f64;
-/// What a congestion event leaves of the window. Source: RFC 9438 section 4.6.
+/// Multiplicative decrease of the window at a congestion event. Source: RFC 9438 section 4.6.
 const BETA: f64 = 0.7;
-/// How fast the window grows. Source: RFC 9438 section 5.1. Units: segments over seconds cubed.
+/// Growth constant of the window. Source: RFC 9438 section 5.1. Units: segments over seconds cubed.
 const C: f64 = 0.4;
 /// The increase of a Reno sender with the same average. Source: RFC 9438 section 4.3.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// How much faster than a window in a round trip packets are paced. Source: RFC 9002 section 7.7.
+/// Pacing gain over one window per round trip. Source: RFC 9002 section 7.7.
 const PACING_GAIN: f64 = 1.25;
-/// The same while starting, when the window doubles in a round trip. Source: Linux,
+/// Pacing gain in slow start, when the window doubles in a round trip. Source: Linux,
 /// `tcp_pacing_ss_ratio`.
 const STARTING_GAIN: f64 = 2.0;
 /// Share of the window that has to be in use for it to grow. Source: RFC 9002 section 7.8, which
@@ -44,16 +45,16 @@ const STARTING_GAIN: f64 = 2.0;
 const IN_USE: f64 = 0.9;
 /// The increase of a round trip that may end a start, at least. Source: RFC 9406 section 4.3,
 /// `MIN_RTT_THRESH`.
-const LEAST_INCREASE: Duration = Duration::from_millis(4);
-/// The same at most. Source: RFC 9406 section 4.3, `MAX_RTT_THRESH`.
-const MOST_INCREASE: Duration = Duration::from_millis(16);
-/// Of the round trip between these. Source: RFC 9406 section 4.3, `MIN_RTT_DIVISOR`.
+const MIN_INCREASE: Duration = Duration::from_millis(4);
+/// Maximum of the round trip's increase that may end slow start. Source: RFC 9406 section 4.3,
+/// `MAX_RTT_THRESH`.
+const MAX_INCREASE: Duration = Duration::from_millis(16);
+/// Divisor of the round trip between these bounds. Source: RFC 9406 section 4.3, `MIN_RTT_DIVISOR`.
 const INCREASE_DIVISOR: u32 = 8;
-/// Packets in a round before its round trips say something. Source: RFC 9406 section 4.3,
+/// Minimum number of packets in a round for its round trips to count. Source: RFC 9406 section 4.3,
 /// `N_RTT_SAMPLE`.
 const FEWEST_SAMPLES: u32 = 8;
-/// How much slower a conservative slow start grows. Source: RFC 9406 section 4.3,
-/// `CSS_GROWTH_DIVISOR`.
+/// Growth divisor of conservative slow start. Source: RFC 9406 section 4.3, `CSS_GROWTH_DIVISOR`.
 const CONSERVATIVE_DIVISOR: f64 = 4.0;
 /// Rounds of it. Source: RFC 9406 section 4.3, `CSS_ROUNDS`.
 const CONSERVATIVE_ROUNDS: u32 = 5;
@@ -94,16 +95,16 @@ struct RoundTrips {
 #[derive(Debug)]
 pub(super) struct Cubic {
     phase: Phase,
-    /// `cwnd`. Units: bytes.
+    /// Congestion window, `cwnd` of RFC 9438. Units: bytes.
     window: f64,
     /// `W_max`: the window before the last congestion event. Units: bytes.
     max: f64,
-    /// What was sent before has shown its congestion.
+    /// Packet number up to which losses belong to the last congestion event.
     cut_until: u64,
     round: Mark,
     trips: RoundTrips,
     rates: Rates,
-    company: Company,
+    company: Competitors,
     /// The delivery rate at the last round's end, and whether it rose in that round.
     last_rate: Rate,
     grew: bool,
@@ -126,7 +127,7 @@ impl Cubic {
                 samples: 0,
             },
             rates: Rates::new(now),
-            company: Company::default(),
+            company: Competitors::default(),
             last_rate: Rate::ZERO,
             grew: true,
         }
@@ -148,7 +149,7 @@ impl Cubic {
         };
         match self.phase {
             Phase::SlowStart => {
-                let increase = (last / INCREASE_DIVISOR).clamp(LEAST_INCREASE, MOST_INCREASE);
+                let increase = (last / INCREASE_DIVISOR).clamp(MIN_INCREASE, MAX_INCREASE);
                 if current >= last + increase {
                     self.phase = Phase::Conservative {
                         rounds: 0,
@@ -211,8 +212,9 @@ impl Cubic {
         self.begin(k, now);
     }
 
-    /// A sender's rate goes with the fourth root of its growth (RFC 9438 section 5.1): so many
-    /// together are one.
+    /// Returns the growth constant of one of several coupled paths: a sender's rate is proportional
+    /// to the fourth root of its growth constant (RFC 9438 section 5.1), so all paths together
+    /// compete as one sender.
     fn c(&self) -> f64 {
         C / self.company.paths().powi(4)
     }
@@ -302,7 +304,7 @@ impl Controller for Cubic {
 
     fn expected_rate(&self, times: &Times) -> Rate {
         if self.is_starting() {
-            at_least_a_window(self.rates.measured(), self.window as u64, times)
+            window_per_round_trip(self.rates.measured(), self.window as u64, times)
         } else {
             self.rates.measured()
         }
@@ -312,11 +314,11 @@ impl Controller for Cubic {
         self.rates.peak()
     }
 
-    fn stake(&self) -> Option<Stake> {
-        (!self.is_starting()).then_some(Stake::default())
+    fn queue_share(&self) -> Option<QueueShare> {
+        (!self.is_starting()).then_some(QueueShare::default())
     }
 
-    fn set_company(&mut self, company: Company, _: (u64, u64), _: Instant) {
+    fn set_competitors(&mut self, company: Competitors, _: (u64, u64), _: Instant) {
         self.company = company;
     }
 

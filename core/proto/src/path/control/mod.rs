@@ -1,16 +1,16 @@
 //! Congestion control of one path: how much may be in flight, and how fast it is sent.
 //!
-//! A [`Controller`] is told what each report says ([`Sample`]) and what is known of the path's
-//! delays ([`Times`]), and answers with a window, a pacing rate, and the rate that schedulers
-//! reckon with. Everything else of a path (states, probes, loss detection) is the same for all of
-//! them. The peer's reports say nothing of marks (ECN): a mark on the way is copied to the inner
-//! packet (RFC 6040), whose sender answers it.
+//! A [`Controller`] receives the content of each report ([`Sample`]) and the path's delays
+//! ([`Times`]), and answers with a window, a pacing rate, and the rate that schedulers use.
+//! Everything else of a path (states, probes, loss detection) is common to all controllers. The
+//! peer's reports do not contain ECN marks: a mark on the route is copied to the inner packet (RFC
+//! 6040), whose sender reacts to it.
 //!
 //! | name | what | source |
 //! |---|---|---|
-//! | [`short-queue`](short_queue) | a short queue, beside others a window | the default |
+//! | [`short-queue`](short_queue) | short queue; a window while others fill it | the default |
 //! | [`cubic`](cubic) | fills the queue until it overflows | RFC 9438, RFC 9406 |
-//! | [`bbr`](bbr) | follows delivery rate and least delay, bounded by loss | draft-ietf-ccwg-bbr |
+//! | [`bbr`](bbr) | delivery rate and minimum delay, limited by loss | draft-ietf-ccwg-bbr |
 
 mod bbr;
 mod competing;
@@ -26,8 +26,9 @@ use super::FULL_PACKET;
 use super::delay::Measured;
 use super::times::{BUSY_REPORT_DELAY, Times};
 
-/// Bytes that say something of a path's rate even when it was not kept busy: a lone packet says
-/// nothing.
+/// Minimum number of bytes that show a path's rate even if it was not kept busy: a single packet
+/// does not. Half and twice of it change goodput by at most 0.4 % (docs/notebook/path-model.md,
+/// "Sensitivity"). Either lengthens the pause of a failed path by 10 to 16 %.
 pub(super) const TRAIN: u64 = 4 * FULL_PACKET;
 /// The window before anything is known.
 ///
@@ -37,12 +38,15 @@ const INITIAL_WINDOW: u64 = 10 * FULL_PACKET;
 ///
 /// Source: RFC 5681 section 3.1.
 pub(super) const GROWTH: f64 = 4.0;
-/// Packets that the window always holds: one on the wire, one behind it, one being reported.
+/// Minimum window: one packet on the wire, one behind it, one being reported. Source:
+/// draft-ietf-ccwg-bbr, `BBR.MinPipeCwnd`. Units: bytes.
 pub(super) const MIN_WINDOW: u64 = 4 * FULL_PACKET;
-/// The shortest round: on a short path reports are what is waited for.
+/// Minimum duration of a round: on a short path the wait for reports is longer than the round trip.
+/// No suite of docs/notebook/path-model.md, "Sensitivity", changes by more than 3 % with half or
+/// twice of it.
 const MIN_ROUND: Duration = Duration::from_millis(2);
 
-/// Which controller a path has.
+/// Selection of a path's controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Control {
     /// `short-queue`.
@@ -54,11 +58,11 @@ pub enum Control {
     Bbr,
 }
 
-/// A name that is no controller's.
+/// An unknown name of a controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown controller {name:?}: expected one of {}", Control::NAMES.join(", "))]
 pub struct UnknownController {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: String,
 }
 
@@ -66,7 +70,7 @@ impl Control {
     /// The controllers that there are, the default first.
     pub const NAMES: [&str; 3] = ["short-queue", "cubic", "bbr"];
 
-    /// The controller of a name.
+    /// Returns the controller with a name.
     ///
     /// # Errors
     /// [`UnknownController`] when `name` is not in [`Self::NAMES`]; its message lists them.
@@ -80,7 +84,13 @@ impl Control {
             })
     }
 
-    /// A controller of a path of which nothing is known.
+    /// Returns the name of the controller.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    /// Creates a controller of a path without measurements.
     pub(super) fn start(self, now: Instant) -> Box<dyn Controller + Send> {
         match self {
             Self::ShortQueue => Box::new(short_queue::ShortQueue::new(now)),
@@ -90,7 +100,7 @@ impl Control {
     }
 }
 
-/// What one report says, worked out by the path.
+/// Content of one report, evaluated by the path.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Delays of the packets reported.
@@ -103,7 +113,7 @@ pub struct Sample {
     pub reported: u64,
     /// Packets found lost since the last report.
     pub lost: u64,
-    /// The sender had nothing to send in that time: the rate is a lower bound only.
+    /// Set if the sender had nothing to send in that time, so that the rate is only a lower bound.
     pub app_limited: bool,
     /// The packet number of a packet with the mean delay that arrived last.
     pub newest: u64,
@@ -113,18 +123,18 @@ pub struct Sample {
     pub in_flight: u64,
 }
 
-/// Decides how much of one path is used.
+/// Decides how many bytes may be in flight on one path, and at which rate they are sent.
 ///
 /// Cost: O(1) a report and an answer, no allocation.
 pub(super) trait Controller: fmt::Debug {
-    /// What it does at present, in its own words.
+    /// Returns the name of the controller's state.
     fn state(&self) -> &'static str;
 
-    /// Takes in one report; `times` have it already. It says when a round of the path is over
+    /// Processes one report, which `times` have already processed. Ends rounds of the path
     /// ([`Times::on_round`]).
     fn on_report(&mut self, sample: &Sample, times: &mut Times, now: Instant);
 
-    /// Begins with a window of so many bytes, which the path is known to carry from before.
+    /// Begins with a window of this many bytes, which the path had before.
     fn resume(&mut self, window: u64);
 
     /// Bytes that may be in flight.
@@ -136,35 +146,36 @@ pub(super) trait Controller: fmt::Debug {
     /// The delivery rate; zero when nothing is known.
     fn rate(&self) -> Rate;
 
-    /// The rate to reckon with: the delivery rate, or more while the path is started and what was
-    /// measured is a lower bound. Zero when nothing is known.
+    /// Returns the expected rate: the delivery rate, or more while the path is in slow start and
+    /// the measured rate is a lower bound. Zero if nothing is known.
     fn expected_rate(&self, times: &Times) -> Rate;
 
-    /// The highest rate of late, as of the last round's end.
+    /// Returns the highest recent rate, as of the end of the last round.
     fn peak_rate(&self) -> Rate;
 
-    /// Whether the path's capacity is still being found by sending ever more: it carried more in
-    /// the last round than before.
+    /// Returns whether the controller still searches the path's capacity: the last round delivered
+    /// more than the one before.
     fn is_growing(&self) -> bool;
 
-    /// What it has of a queue that others fill too; `None` while it competes with nobody.
-    fn stake(&self) -> Option<Stake> {
+    /// Returns the path's share of a queue that other senders also fill; `None` while it has no
+    /// competitors.
+    fn queue_share(&self) -> Option<QueueShare> {
         None
     }
 
     /// Others of the session compete in the same queue: together they are to be one sender.
     /// `packet numbers`: the newest one reported and the one to be sent next.
-    fn set_company(&mut self, _company: Company, _counters: (u64, u64), _now: Instant) {}
+    fn set_competitors(&mut self, _company: Competitors, _counters: (u64, u64), _now: Instant) {}
 
-    /// Whether it knows that no packet meets an empty queue at present: others fill it.
+    /// Returns whether no packet meets an empty queue at present, because other senders fill it.
     fn never_meets_an_empty_queue(&self) -> bool {
         false
     }
 }
 
-/// The rate, or a window in a round trip where that is more: what a path that is being started is
-/// reckoned with. Zero when nothing is known.
-fn at_least_a_window(rate: Rate, window: u64, times: &Times) -> Rate {
+/// Returns the larger of the rate and a window per round trip: the expected rate of a path in slow
+/// start. Zero if nothing is known.
+fn window_per_round_trip(rate: Rate, window: u64, times: &Times) -> Rate {
     let round_trip = times.base_round_trip();
     if round_trip == Duration::ZERO {
         return rate;
@@ -174,36 +185,36 @@ fn at_least_a_window(rate: Rate, window: u64, times: &Times) -> Rate {
     rate.max(link.map_or(windows, |link| windows.min(link)))
 }
 
-/// What a path has of a queue that others fill too.
+/// Share of a path in a queue that other senders also fill.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Stake {
-    /// Its share of what is in the queue. 0 to 1.
+pub(crate) struct QueueShare {
+    /// Share of the queue. 0 to 1.
     pub(crate) share: f64,
-    /// It holds back at present, to see what that shortens.
+    /// Marks a path that reduces its window at present, to sample the effect on the queue.
     pub(crate) is_looking: bool,
-    /// How often it has met that the queue overflowed.
+    /// Number of overflows of the queue that the path observed.
     pub(crate) overflows: u32,
 }
 
 /// Other paths of the session that compete in the same queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Company {
-    /// How many.
+pub(crate) struct Competitors {
+    /// Number of other paths.
     pub(crate) others: u32,
-    /// What they have of it together.
-    pub(crate) stake: Stake,
+    /// Combined share of the other paths.
+    pub(crate) stake: QueueShare,
 }
 
-impl Company {
-    /// Takes in another one of them.
-    pub(crate) fn add(&mut self, stake: Stake) {
+impl Competitors {
+    /// Adds another competing path.
+    pub(crate) fn add(&mut self, stake: QueueShare) {
         self.others += 1;
         self.stake.share += stake.share;
         self.stake.is_looking |= stake.is_looking;
         self.stake.overflows = self.stake.overflows.wrapping_add(stake.overflows);
     }
 
-    /// How many paths there are in all.
+    /// Returns the number of paths in all.
     fn paths(&self) -> f64 {
         f64::from(self.others + 1)
     }
@@ -224,7 +235,7 @@ impl Mark {
         }
     }
 
-    /// Whether a round trip has passed since.
+    /// Returns whether a round trip has passed since.
     fn is_past(&self, sample: &Sample, now: Instant) -> bool {
         sample.newest >= self.packet_number && now.since(self.since) >= MIN_ROUND
     }

@@ -1,9 +1,9 @@
-//! The delivery rate of a path: the largest of the last few round trips.
+//! Delivery rate of a path: the maximum of the last few round trips.
 //!
-//! A shaper is a token bucket: after a pause it lets a burst pass at the rate of the line before
-//! it, and then what it is set to. What arrives while a queue stands shows the latter, and how far
-//! deliveries got ahead of it before that queue shows the depth of the bucket. As long as they are
-//! not further ahead than that, more says nothing of the rate.
+//! A shaper is a token bucket: after a pause it passes a burst at the rate of the link before it,
+//! and then its own rate. Arrivals while a queue persists show this rate. The excess of deliveries
+//! before that queue shows the depth of the bucket. While deliveries are ahead by less than this
+//! depth, a higher rate is not used.
 //!
 //! Source: RFC 2697 section 3 for the bucket (its committed rate and burst size).
 
@@ -11,32 +11,40 @@ use hawser_units::{Duration, Instant, Rate};
 
 use super::{Sample, TRAIN};
 
-/// Rate buckets: the estimate is the largest of the last eight.
+/// Rate buckets: the estimate is the largest of the last eight. Source: the longest cycle of probes
+/// in `short_queue.rs` has eight rounds.
 const BUCKETS: usize = 8;
-/// The shortest bucket: on a short path a round is too short to measure a rate in.
+/// The shortest bucket: on a short path a round is too short to measure a rate in. Half and twice
+/// of it change goodput by at most 0.1 %, and the share beside CUBIC by 0 and -1 %
+/// (docs/notebook/path-model.md, "Sensitivity").
 const BUCKET: Duration = Duration::from_millis(40);
-/// What a round leaves of the highest rate.
+/// Decay of the highest rate per round. With 0.995 and 0.98 goodput does not change, and the share
+/// beside CUBIC changes by -5 and -1 % (docs/notebook/path-model.md, "Sensitivity").
 const PEAK_DECAY: f64 = 0.99;
 
-/// No bucket is deeper than what passes in this time: what is more is another rate. Shapers are
-/// given 5 to 100 ms.
+/// Maximum depth of a bucket, as time at its rate: a longer burst is another rate. Shapers are
+/// configured with 5 to 100 ms. The sweep scenarios/sweeps/token-buckets.toml was run with it
+/// (docs/notebook/path-model.md, "Token buckets"); other values were not tried.
 const DEEPEST: Duration = Duration::from_millis(128);
-/// Two rates that differ by less are the same one.
+/// Ratio of two rates up to which they are the same. Without this condition recorded walks have
+/// 0.93 of the goodput (docs/notebook/path-model.md, "Token buckets"); other values were not tried.
 const SAME: f64 = 1.1;
-/// What a shallower burst leaves of a bucket's depth: seven eighths.
+/// Decay of a bucket's depth at a shallower burst: seven eighths remain. Source: our choice; five
+/// shallower bursts halve the depth, so one short burst does not end the use of a deep bucket, and
+/// a bucket that became shallower is overrun a few times only.
 const DEPTH_DECAY: u64 = 8;
 
-/// How far deliveries are ahead of the rate that a link keeps up.
+/// Measures by how much deliveries are ahead of the sustained rate of a link.
 ///
-/// It fails where a rate that goes up and down comes back to the same one within [`DEEPEST`]: what
-/// it carries in between is then believed later, once it is more than before.
+/// It fails if the rate of a link changes and returns to the same value within [`DEEPEST`]: a rate
+/// in between counts later than it should, once the deliveries exceed the assumed depth.
 #[derive(Debug, Default)]
 struct TokenBucket {
-    /// What arrived while a queue stood; zero before the first one.
+    /// Rate of arrivals while a queue stood; zero before the first one.
     sustained: Rate,
-    /// Its depth, as far as is known. Units: bytes.
+    /// Depth of the bucket, as far as it is known. Units: bytes.
     depth: u64,
-    /// How much of it is used; the least since a queue stood, and the most beyond that.
+    /// Used part of the bucket; its minimum since a queue stood, and its maximum beyond that.
     used: u64,
     least: u64,
     burst: u64,
@@ -44,7 +52,7 @@ struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// So many bytes arrived since the last call.
+    /// Adds bytes that arrived since the last call.
     fn on_delivered(&mut self, bytes: u64, now: Instant) {
         let refilled = self.sustained.bytes_in(now.since(self.at)).0;
         self.at = now;
@@ -53,13 +61,13 @@ impl TokenBucket {
         self.burst = self.burst.max(self.used - self.least);
     }
 
-    /// Whether a rate may come of what was saved up.
+    /// Returns whether a rate may result from the bucket's contents.
     fn explains(&self, rate: Rate) -> bool {
         rate > self.sustained && self.used < self.depth
     }
 
-    /// A queue stands, while so much arrives; `is_less`: than was reckoned with. A shaper's rate is
-    /// the same each time.
+    /// Records the arrival rate while a queue persists. `is_less`: the rate is below the expected
+    /// one. The rate of a shaper is the same each time.
     fn on_queue(&mut self, rate: Rate, is_less: bool) {
         let is_same = rate < self.sustained.scale(SAME) && self.sustained < rate.scale(SAME);
         if !is_same || self.burst > rate.bytes_in(DEEPEST).0 {
@@ -78,7 +86,7 @@ pub(super) struct Rates {
     buckets: [Rate; BUCKETS],
     tokens: TokenBucket,
     since: Instant,
-    /// The highest rate of late: what the link can do, also while others take most of it.
+    /// Highest recent rate: the capacity of the link, also while other senders use most of it.
     peak: Rate,
 }
 
@@ -97,12 +105,12 @@ impl Rates {
         self.buckets.iter().copied().max().unwrap_or_default()
     }
 
-    /// The highest rate of late, as of the last round's end.
+    /// Returns the highest recent rate, as of the end of the last round.
     pub(super) fn peak(&self) -> Rate {
         self.peak
     }
 
-    /// Takes in what a report says of the rate.
+    /// Processes the rate in a report.
     pub(super) fn on_report(&mut self, sample: &Sample, round_trip: Duration, now: Instant) {
         self.tokens.on_delivered(sample.reported, now);
         let Some(rate) = sample.rate else { return };
@@ -119,26 +127,26 @@ impl Rates {
         }
     }
 
-    /// A round is over.
+    /// Processes the end of a round.
     pub(super) fn on_round(&mut self) {
         self.peak = self.peak.scale(PEAK_DECAY).max(self.measured());
     }
 
-    /// A queue stood for a round, in which so much arrived.
+    /// Processes a round in which there was always a queue, with the rate of arrival.
     pub(super) fn on_queue(&mut self, rate: Rate) {
         if rate != Rate::ZERO {
             self.tokens.on_queue(rate, rate.scale(SAME) < self.measured());
         }
     }
 
-    /// Leaves only this share of what was measured.
+    /// Reduces the measured rates to this share.
     pub(super) fn cut(&mut self, share: f64) {
         for rate in &mut self.buckets {
             *rate = rate.scale(share);
         }
     }
 
-    /// Forgets everything but this.
+    /// Discards all measurements and begins with this rate.
     pub(super) fn restart(&mut self, rate: Rate) {
         self.buckets = [Rate::ZERO; BUCKETS];
         self.buckets[0] = rate;

@@ -25,19 +25,19 @@ pub(super) struct Link<'a> {
     /// By second.
     pub(super) rate_at: &'a dyn Fn(u64) -> Rate,
     pub(super) delay: Duration,
-    /// Somebody keeps so many packets in flight, by second.
+    /// Packets that a competing sender keeps in flight, by second.
     pub(super) rival_at: &'a dyn Fn(u64) -> usize,
-    /// What does not fit is dropped.
+    /// Maximum queue; packets beyond it are dropped.
     pub(super) queue: Duration,
-    /// Of so many packets one is lost by chance; 0: of none.
+    /// One packet of this number is lost at random; 0 means none.
     pub(super) loses_one_in: u64,
 }
 
-/// What was seen of it.
+/// Results of a run.
 pub(super) struct Ran {
     /// Delivered in the last second.
     pub(super) rate: Rate,
-    /// The longest queue in the last second.
+    /// Longest queue in the last second.
     pub(super) queue: Duration,
     /// All states that the controller had.
     pub(super) states: Vec<&'static str>,
@@ -49,10 +49,10 @@ pub(super) fn run(
     delay: Duration,
     seconds: u64,
 ) -> (Rate, Duration) {
-    run_beside(model, rate_at, |_| 0, delay, seconds)
+    run_with_client(model, rate_at, |_| 0, delay, seconds)
 }
 
-pub(super) fn run_beside(
+pub(super) fn run_with_client(
     model: &mut Model,
     rate_at: impl Fn(u64) -> Rate,
     rival_at: impl Fn(u64) -> usize,
@@ -143,7 +143,7 @@ impl Link<'_> {
                 pacer.on_sent(rate, PACKET, now);
             } else {
                 if pending.is_empty() {
-                    // All were lost: what is sent next tells.
+                    // All were lost: the next packets reveal it.
                     reported = sent.len() as u64;
                 }
                 now += Duration::from_micros(50);

@@ -70,7 +70,7 @@ impl Driven {
         }
     }
 
-    /// What a path has that no scheduler uses: a probe each second.
+    /// Simulates a path that no scheduler uses: one probe per second.
     fn is_unused(&mut self, delay: Duration, seconds: u32) {
         for _ in 0..seconds {
             self.report(Duration::from_secs(1), delay, (1, 48), true);
@@ -84,7 +84,7 @@ impl Driven {
     }
 }
 
-/// A queue that seems to stand, as the delay has risen for good, while little is sent.
+/// A queue that seems to stand, because the delay has permanently risen, while little is sent.
 #[test]
 fn a_path_whose_rate_fell_while_its_delay_changed_is_given_data_again() {
     let mut driven = Driven::new(Control::ShortQueue);

@@ -1,18 +1,18 @@
-//! Sizes of packets that made a network fail, and for how long they are avoided.
+//! Packet sizes that made a network fail, and the time for which they are avoided.
 
 use hawser_units::{Duration, Instant};
 
-/// How long a size is avoided after it made a network fail for the first time. A modem that stops
-/// for a minute costs more in one minute than packets of 1280 bytes in place of 1500 in an hour
-/// (1.5 % of the goodput).
+/// Time for which a size is avoided after it made a network fail for the first time. Source: a
+/// modem that stops for one minute loses 1.7 % of an hour, and packets of 1280 bytes instead of
+/// 1500 cost 1.5 % of the goodput.
 const FIRST: Duration = Duration::from_secs(3_600);
-/// The longest time that a size is avoided.
+/// The longest time that a size is avoided. Source: docs/design/path-model.md, "Packet size".
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
-/// A size that made a network fail, with what is sent in its place.
+/// A size that made a network fail, and the size that is used instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Barred {
-    /// The size of the probe after which nothing came any more.
+    /// Size of the probe after which no packets arrived.
     size: u16,
     /// The largest size to be tried meanwhile.
     safe: u16,
@@ -21,7 +21,7 @@ pub struct Barred {
 }
 
 impl Barred {
-    /// Avoids `size`: twice as long as the last time, if there was one.
+    /// Bars `size` for twice as long as the last time, if there was one.
     pub(super) fn again(before: Option<Self>, size: u16, safe: u16, now: Instant) -> Self {
         let span = before.map_or(FIRST, |before| (before.span * 2).min(LONGEST));
         Self {
@@ -38,19 +38,19 @@ impl Barred {
         self.size
     }
 
-    /// When it may be tried again.
+    /// Returns when the size may be tried again.
     #[must_use]
     pub fn until(&self) -> Instant {
         self.until
     }
 
-    /// The largest size that may be tried at `now`; `None` when every size may be.
+    /// Returns the largest size that may be tried at `now`; `None` if every size may be tried.
     #[must_use]
     pub fn ceiling(&self, now: Instant) -> Option<u16> {
         (now < self.until).then_some(self.safe)
     }
 
-    /// Returns whether the failure is so long ago that the next one counts as the first.
+    /// Returns whether the failure is old enough for the next one to count as the first.
     pub(super) fn is_forgotten(&self, now: Instant) -> bool {
         now.since(self.until) > LONGEST
     }

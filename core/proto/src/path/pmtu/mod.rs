@@ -1,11 +1,12 @@
-//! How large a packet may be on a path, found by padded probes: no ICMP is needed.
+//! Path MTU discovery by padded probes, without ICMP (RFC 8899).
 //!
 //! Source: RFC 8899 (datagram packetization layer path MTU discovery). The search starts at the
 //! network's own MTU, which is nearly always right, and halves the interval from there. Until a
 //! probe returns, [`BASE`] is assumed. When large packets stop arriving while small ones do
-//! ([`Pmtu::suspect`]), large packets stop at once: the path takes packets of the base size until a
+//! ([`Pmtu::suspect`]), large packets stop at once: the path uses packets of the base size until a
 //! probe confirms or refutes the size in use. A size that is refuted under traffic, or not reached
-//! by the search, is tried again after 10 s, then ever more rarely. Units: outer IP packet bytes.
+//! by the search, is tried again after 10 s, then at increasing intervals. Units: outer IP packet
+//! bytes.
 //!
 //! ```text
 //!          link size passes                              RAISE_MIN .. RAISE_MAX
@@ -22,19 +23,19 @@
 //!   Error (sizes from MIN to BASE; a raise leads out of it)
 //! ```
 //!
-//! Deviations from RFC 8899, each for less waiting: the first probe has the link's size and the
+//! Deviations from RFC 8899, each to reduce waiting: the first probe has the link's size and the
 //! base is confirmed only where that fails (section 5.2 confirms the base first); a probe is
-//! repeated after 500 ms or the path's own timeout (section 5.1.1 suggests 15 s and wants 1 s); the
-//! raise timer begins at 10 s. A packet-too-big message of ICMP is not read: the probes of one
-//! round trip say the same and cannot be forged (section 4.6.1).
+//! repeated after 500 ms or the path's own timeout (section 5.1.1 recommends 15 s and requires at
+//! least 1 s); the raise timer begins at 10 s. ICMP packet-too-big messages are not evaluated: the
+//! probes of one round trip give the same information and cannot be forged (section 4.6.1).
 //!
-//! Below the base: a path that takes less than 1280 bytes is in [`Phase::Error`]. It transfers
-//! small packets whole; larger ones go to other paths, or in pieces where no path takes them whole
+//! Below the base: a path on which 1280 bytes do not pass is in [`Phase::Error`]. It transfers
+//! small packets whole; larger packets use other paths, or are split if they fit on no path
 //! (`hawser-wire`'s fragments). 576 bytes are assumed to pass always (RFC 791 section 3.1).
 //!
-//! Failing modems: some stop for a minute after a packet that is too large. When a path falls
-//! silent right after a probe, [`Pmtu::handle_outage`] bars sizes above the largest one that has
-//! passed, for an hour at first, then for twice as long each time.
+//! Failing modems: some stop for a minute after a packet that is too large. When a path becomes
+//! unresponsive right after a probe, [`Pmtu::handle_outage`] bars sizes above the largest one that
+//! has passed, for an hour at first, then for twice as long each time.
 
 use hawser_units::{Duration, Instant};
 
@@ -51,18 +52,27 @@ pub(crate) const MIN: u16 = 576;
 ///
 /// Source: RFC 8899 section 5.1.2, `MAX_PROBES`.
 const MAX_PROBES: u8 = 3;
-/// Time that a probe may take, at least.
+/// Time that a probe may take, at least; the path's own timeout counts where it is longer, so no
+/// probe is repeated within a round trip. Source: our choice, half of the 1 s that RFC 8899 section
+/// 5.1.1 wants at least: with 1 s, a search that tries two sizes [`MAX_PROBES`] times lasts 3 s
+/// longer, and transfers use small packets meanwhile. A shorter one repeats probes that wait in a
+/// queue.
 const PROBE_TIME: Duration = Duration::from_millis(500);
 /// First wait before the search goes upwards again: a route that was changed is often changed back.
+/// RFC 8899 section 5.1.1 has one interval, [`RAISE_MAX`]; the deviation is listed at the start of
+/// this file.
 const RAISE_MIN: Duration = Duration::from_secs(10);
 /// Longest wait before the search goes upwards again; each search that finds nothing doubles the
 /// wait.
 ///
 /// Source: RFC 8899 section 5.1.1, `PMTU_RAISE_TIMER`.
 const RAISE_MAX: Duration = Duration::from_secs(600);
-/// No probe is larger: what a UDP datagram holds, less some.
+/// Largest probe. Source: the total length of an IPv4 packet has 16 bits (RFC 791 section 3.1),
+/// less a margin.
 const LARGEST: u16 = 65_000;
-/// A gain below this is not worth another probe.
+/// Minimum gain for which another size is probed. Units: bytes. Source: our choice, the difference
+/// between Ethernet and PPPoE (RFC 2516 section 7); a smaller one needs more probes for at most
+/// half a percent.
 const STEP: u16 = 8;
 /// Tried first where 1500 bytes do not pass: PPPoE, the most common smaller size (RFC 2516
 /// section 7).
@@ -71,11 +81,14 @@ const PPPOE: u16 = 1492;
 ///
 /// Source: RFC 8899 section 5.1.2, `MAX_PROBES`: as many lost packets refute a size there.
 const DOUBTED_AFTER: u32 = 3;
-/// Each doubt that was refuted within [`ALARM_MEMORY`] doubles the number, this often at most: with
-/// 30 % of chance loss, 48 in a row are one case in 10^25.
+/// Number of doublings of [`DOUBTED_AFTER`] at most; each doubt that was refuted within
+/// [`ALARM_MEMORY`] doubles it once. Source: 3 times 2^4 is 48, and with 30 % of chance loss 48
+/// losses in a row are one case in 10^25. docs/design/path-model.md, "Packet size", has the time.
 const MAX_ALARMS: u32 = 4;
 const ALARM_MEMORY: Duration = Duration::from_secs(60);
-/// Probes whose late answers still count.
+/// Number of stored probes, whose late answers still count. Source: our choice, [`MAX_PROBES`] of
+/// two sizes and two more; an answer to an older probe is ignored, and its size is only probed
+/// again.
 const REMEMBERED: usize = 8;
 
 /// State of the search.
@@ -87,7 +100,7 @@ pub enum Phase {
     Searching,
     /// The largest size is known.
     Complete,
-    /// Whether a larger size passes by now is tried.
+    /// Searches whether a larger size passes.
     Raising,
     /// Large packets get lost: the size in use is tried, and only smaller packets are sent.
     Confirming,
@@ -119,7 +132,7 @@ pub struct Pmtu {
     proven: u16,
     /// The smallest size that does not pass; one more than the ceiling where none is known.
     too_large: u16,
-    /// While confirming: the largest packet that is sent meanwhile.
+    /// Largest packet that is sent while the size is being confirmed.
     safe: u16,
     /// The size that the last probe had, while its answer is awaited.
     probing: Option<u16>,
@@ -134,8 +147,8 @@ pub struct Pmtu {
 }
 
 impl Pmtu {
-    /// Starts from the base size. `link`: the network's MTU; `overhead`: bytes around an inner
-    /// packet.
+    /// Creates a search that starts from the base size. `link`: the network's MTU; `overhead`:
+    /// bytes around an inner packet.
     #[must_use]
     pub fn new(link: u16, overhead: u16, now: Instant) -> Self {
         let mut pmtu = Self {
@@ -160,7 +173,7 @@ impl Pmtu {
         pmtu
     }
 
-    /// Forgets what was found, but not what is barred: the path has changed.
+    /// Restarts the search because the path has changed; barred sizes remain barred.
     pub fn restart(&mut self, now: Instant) {
         if self.barred.is_some_and(|barred| barred.is_forgotten(now)) {
             self.barred = None;
@@ -236,8 +249,7 @@ impl Pmtu {
         (is_first && self.known < self.ceiling).then(|| self.ceiling.saturating_sub(self.overhead))
     }
 
-    /// The size that packets fall back to when large ones get lost; `None` when there is no smaller
-    /// one.
+    /// Returns the size that is used if large packets are lost; `None` if there is no smaller size.
     #[must_use]
     pub fn fallback(&self) -> Option<u16> {
         match self.outer() {
@@ -253,7 +265,8 @@ impl Pmtu {
         self.overhead
     }
 
-    /// Changes the bytes around an inner packet: the path's far address is of another family.
+    /// Changes the bytes around an inner packet, because the path's remote address is of another
+    /// family.
     pub fn set_overhead(&mut self, overhead: u16) {
         self.overhead = overhead;
     }
@@ -264,14 +277,14 @@ impl Pmtu {
         self.barred
     }
 
-    /// Takes over which sizes are not to be tried, before the search has begun.
+    /// Sets the sizes that must not be tried, before the search has begun.
     pub fn set_barred(&mut self, barred: Barred, now: Instant) {
         self.barred = Some(barred);
         self.begin(now);
     }
 
-    /// Large packets get lost and small ones arrive: only packets that fit [`Self::fallback`] are
-    /// sent until a probe confirms the size in use.
+    /// Handles that large packets are lost and small ones arrive: only packets that fit
+    /// [`Self::fallback`] are sent until a probe confirms the size in use.
     ///
     /// Source: RFC 8899 section 4.3 (black hole detection).
     pub fn suspect(&mut self, now: Instant) {
@@ -286,15 +299,15 @@ impl Pmtu {
         self.try_anew(now);
     }
 
-    /// How many large packets in a row have to get lost before the size is doubted: losses by
-    /// chance raise the number.
+    /// Returns how many large packets in a row have to be lost before the size is doubted; random
+    /// losses raise the number.
     #[must_use]
     pub fn doubted_after(&self, now: Instant) -> u32 {
         let recent = now.since(self.alarm_at) < ALARM_MEMORY;
         DOUBTED_AFTER << if recent { self.alarms.min(MAX_ALARMS) } else { 0 }
     }
 
-    /// Takes over what an earlier process found.
+    /// Restores the result of a previous process.
     pub fn restore(&mut self, outer: u16, now: Instant) {
         let ceiling = self.ceiling;
         self.known = outer.clamp(MIN.min(ceiling), ceiling);
@@ -302,14 +315,14 @@ impl Pmtu {
         self.complete(now);
     }
 
-    /// When the next probe is due; far away when there is nothing to be tried.
+    /// Returns when the next probe is due; far in the future if there is nothing to try.
     #[must_use]
     pub fn due(&self) -> Instant {
         self.due
     }
 
-    /// The size of the probe to send now under `token`, when one is due; `timeout`: how long its
-    /// answer may take on this path.
+    /// Returns the size of the probe to send now with `token`, if one is due; `timeout`: maximum
+    /// time until its answer on this path.
     pub fn poll(&mut self, token: u64, timeout: Duration, now: Instant) -> Option<u16> {
         if let Some(size) = self.probing.take() {
             self.tries += 1;
@@ -429,7 +442,7 @@ impl Pmtu {
         }
     }
 
-    /// Takes in a probe reply. Returns whether the reply was to a probe of the search.
+    /// Processes a probe reply. Returns whether the reply was to a probe of the search.
     pub fn handle_reply(&mut self, token: u64, now: Instant) -> bool {
         let answered = |asked: &&mut Option<Asked>| asked.is_some_and(|asked| asked.token == token);
         let Some(Asked { size, .. }) = self.asked.iter_mut().find(answered).and_then(Option::take) else {
@@ -462,9 +475,9 @@ impl Pmtu {
         true
     }
 
-    /// The path has fallen silent, after it was last heard at `heard`: a probe larger than all that
-    /// has passed may be the reason, where nothing has been heard of what was sent after it.
-    /// `delay`: what is heard may have been sent so much earlier.
+    /// Handles an outage of a path whose last packet arrived at `heard`: a probe larger than any
+    /// size that passed may be the cause if no report arrived for packets sent after it. `delay`:
+    /// the last packet may have been sent this much earlier.
     pub fn handle_outage(&mut self, heard: Instant, delay: Duration, now: Instant) {
         let proven = self.proven;
         let is_reason = |asked: &&Asked| asked.size > proven && heard <= asked.at + delay && asked.at < now;

@@ -250,7 +250,7 @@ fn an_outage_at_another_time_bars_nothing() {
     assert_eq!(driven.pmtu.barred(), None, "the probe had returned");
 }
 
-/// What a machine in one phase does next.
+/// Inputs of a machine in a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Input {
     Passes,

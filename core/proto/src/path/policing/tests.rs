@@ -6,7 +6,7 @@ const PACKET: u64 = 1_472;
 const STEP: Duration = Duration::from_millis(5);
 const ROUND_TRIP: Duration = Duration::from_millis(40);
 
-/// What lies between the ends.
+/// Network between the ends.
 #[derive(Clone, Copy, Debug)]
 enum Network {
     Free,
@@ -14,7 +14,7 @@ enum Network {
     Policer(Rate, u64),
     /// Each n-th packet is lost.
     Chance(u64),
-    /// Each third packet is lost while a queue stands.
+    /// Each third packet is lost while a queue persists.
     Overflow,
 }
 

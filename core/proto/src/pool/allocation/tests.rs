@@ -203,7 +203,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What must hold of any allocation.
+/// Checks the invariants of an allocation.
 fn check(needs: &[Need], channels: &[Channel], remainder: Remainder) -> Result<(), TestCaseError> {
     let shares = allocate(needs, channels, remainder);
     prop_assert_eq!(shares.len(), needs.len());

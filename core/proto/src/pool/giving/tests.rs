@@ -4,7 +4,7 @@ use super::*;
 
 const ALICE: TakerId = TakerId(1);
 const BOB: TakerId = TakerId(2);
-const WAY: WayId = WayId(0);
+const WAY: UplinkId = UplinkId(0);
 
 fn at(micros: u64) -> Instant {
     Instant::from_nanos(micros * 1_000)
@@ -77,9 +77,9 @@ fn a_quota_holds_to_the_packet() {
         giving.pass((BOB, WAY), Direction::Down, [Bytes(1_000); 3], at(0)),
         1
     );
-    assert_eq!(giving.carried(), Bytes(10_000));
+    assert_eq!(giving.relayed(), Bytes(10_000));
     assert_eq!(giving.over(at(0)), Some(Over::Quota));
-    assert_eq!(giving.carried_for(BOB), [Bytes(0), Bytes(1_000)]);
+    assert_eq!(giving.relayed_for(BOB), [Bytes(0), Bytes(1_000)]);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_taker_that_is_gone_has_nothing_in_the_queue() {
     for _ in 0..20 {
         giving.handle_packet((ALICE, WAY), Direction::Down, Bytes(1_000), 0, at(0));
     }
-    giving.handle_taker_gone(ALICE);
+    giving.handle_taker_left(ALICE);
     assert_eq!(giving.poll_transmit(Direction::Down, at(0)), None);
     assert_eq!(giving.poll_timeout(), None);
     assert_eq!(giving.pass((ALICE, WAY), Direction::Up, [Bytes(1)], at(0)), 0);
@@ -195,13 +195,13 @@ fn there_is_a_bound_on_takers() {
     let let_in = (0..1_000)
         .filter(|number| giving.handle_taker(TakerId(*number)))
         .count();
-    assert_eq!(let_in, MOST_TAKERS, "the two who are in are among the thousand");
+    assert_eq!(let_in, MAX_TAKERS, "the two who are in are among the thousand");
 }
 
 #[test]
 fn a_way_out_with_a_limit_is_paced_and_others_are_not() {
     let mut giving = giving(Terms::default());
-    let free = WayId(1);
+    let free = UplinkId(1);
     assert!(!giving.is_paced(WAY, Direction::Up));
     giving.handle_limit(WAY, Direction::Up, Some(Rate::from_mbps(1)), at(0));
     assert!(giving.is_paced(WAY, Direction::Up) && !giving.is_paced(WAY, Direction::Down));
@@ -224,7 +224,7 @@ fn a_way_out_with_a_limit_is_paced_and_others_are_not() {
     // 1 Mbit/s for a second is 125,000 bytes.
     assert!((120_000..=128_000).contains(&went[0]), "{}", went[0]);
     assert_eq!(went[1], 1_000_000);
-    // What waits goes at once when the limit is gone, and then nothing is paced any more.
+    // Queued packets are sent at once when the limit is removed, and then no packet is paced.
     giving.handle_limit(WAY, Direction::Up, None, at(1_000_000));
     while giving.poll_transmit(Direction::Up, at(1_000_000)).is_some() {}
     assert!(!giving.is_paced(WAY, Direction::Up));
@@ -282,7 +282,7 @@ proptest! {
                     }
                 }
                 Op::Wait(micros) => now += micros,
-                Op::Gone(taker) => giving.handle_taker_gone(TakerId(taker)),
+                Op::Gone(taker) => giving.handle_taker_left(TakerId(taker)),
                 Op::Come(taker) => prop_assert!(giving.handle_taker(TakerId(taker))),
             }
             for lane in &giving.lanes {

@@ -28,11 +28,12 @@ fn withdraw(sequence: u64) -> Beacon {
     }
 }
 
-fn measured(state: path::State) -> Measured {
+const PATH: PathId = PathId(3);
+
+fn measured(bps: u64, is_filled: bool) -> Measured {
     Measured {
-        path: PathId(3),
-        state,
-        rate: Rate::from_bps(100_000),
+        rate: Rate::from_bps(bps),
+        is_filled,
         loss: 0.01,
         delay: Duration::from_millis(40),
     }
@@ -42,10 +43,10 @@ fn events(registry: &mut Registry) -> Vec<Event> {
     std::iter::from_fn(|| registry.poll_event()).collect()
 }
 
-/// A registry in which the channel stands so, at 1 s, the last message being number 1.
+/// Returns a registry in which the channel has this state at 1 s, after message number 1.
 fn standing(state: Option<State>) -> Registry {
     let mut registry = Registry::new();
-    let path = |registry: &mut Registry, state| registry.handle_measured(MEMBER, measured(state), at(1_000));
+    let path = |registry: &mut Registry, state| registry.handle_path(MEMBER, PATH, state, at(1_000));
     if state.is_some() {
         registry.handle_beacon(&announce(1), at(1_000));
     }
@@ -73,9 +74,9 @@ fn every_input_in_every_state() {
     let inputs: [Input; 7] = [
         |registry| registry.handle_beacon(&announce(2), at(2_000)),
         |registry| registry.handle_beacon(&withdraw(2), at(2_000)),
-        |registry| registry.handle_measured(MEMBER, measured(path::State::Active), at(2_000)),
-        |registry| registry.handle_measured(MEMBER, measured(path::State::Suspect), at(2_000)),
-        |registry| registry.handle_measured(MEMBER, measured(path::State::Dead), at(2_000)),
+        |registry| registry.handle_path(MEMBER, PATH, path::State::Active, at(2_000)),
+        |registry| registry.handle_path(MEMBER, PATH, path::State::Suspect, at(2_000)),
+        |registry| registry.handle_path(MEMBER, PATH, path::State::Dead, at(2_000)),
         |registry| registry.handle_beacon(&withdraw(1), at(2_000)),
         |registry| registry.handle_timeout(at(10_000)),
     ];
@@ -171,13 +172,13 @@ fn a_silent_leaver_waits_longer_each_time_and_is_forgiven() {
     assert_eq!(announced(&mut registry, 2_900), Some(State::Barred));
     assert_eq!(announced(&mut registry, 3_000), Some(State::Offered));
     let leave = |registry: &mut Registry, ms| {
-        registry.handle_measured(MEMBER, measured(path::State::Active), at(ms));
-        registry.handle_measured(MEMBER, measured(path::State::Dead), at(ms + 100));
+        registry.handle_path(MEMBER, PATH, path::State::Active, at(ms));
+        registry.handle_path(MEMBER, PATH, path::State::Dead, at(ms + 100));
     };
     leave(&mut registry, 4_000);
     assert_eq!(announced(&mut registry, 8_000), Some(State::Barred));
     assert_eq!(announced(&mut registry, 8_100), Some(State::Offered));
-    registry.handle_measured(MEMBER, measured(path::State::Active), at(8_200));
+    registry.handle_path(MEMBER, PATH, path::State::Active, at(8_200));
     for ms in (9_000..200_000).step_by(3_000) {
         announced(&mut registry, ms);
     }
@@ -196,21 +197,67 @@ fn a_withdrawn_channel_comes_back_at_once() {
 #[test]
 fn channels_are_what_is_offered_and_measured() {
     let mut registry = standing(Some(State::Active));
-    assert_eq!(
-        registry.channels().next().expect("active").rate,
-        Rate::from_bps(100_000)
-    );
-    let fast = Measured {
-        rate: Rate::from_mbps(1),
-        ..measured(path::State::Active)
-    };
-    registry.handle_measured(MEMBER, fast, at(2_000));
-    assert_eq!(
-        registry.channels().next().expect("active").rate,
-        Rate::from_bps(115_200)
-    );
-    registry.handle_measured(MEMBER, measured(path::State::Suspect), at(2_000));
+    let rate = |registry: &Registry| registry.channels().next().expect("active").rate.as_bps();
+    assert_eq!(rate(&registry), 115_200, "nothing is measured");
+    registry.handle_measured(MEMBER, measured(100_000, true), at(1_000));
+    assert_eq!(rate(&registry), 100_000);
+    registry.handle_measured(MEMBER, measured(1_000_000, true), at(2_000));
+    assert_eq!(rate(&registry), 115_200);
+    registry.handle_path(MEMBER, PATH, path::State::Suspect, at(2_000));
     assert_eq!(registry.channels().count(), 0);
+}
+
+#[test]
+fn a_member_that_returns_or_rests_does_not_lose_its_record() {
+    let mut registry = standing(Some(State::Active));
+    let rate = |registry: &Registry| registry.measured(MEMBER).map(|measured| measured.rate.as_bps());
+    let lossy = Measured {
+        loss: 0.2,
+        ..measured(30_000, true)
+    };
+    registry.handle_measured(MEMBER, lossy, at(2_000));
+    registry.handle_beacon(&withdraw(2), at(3_000));
+    assert_eq!(registry.reachable().count(), 0);
+    registry.handle_beacon(&announce(3), at(4_000));
+    registry.handle_path(MEMBER, PATH, path::State::Active, at(4_000));
+    let fresh = Measured {
+        loss: 0.0,
+        delay: Duration::from_millis(7),
+        ..measured(10_000, false)
+    };
+    registry.handle_measured(MEMBER, fresh, at(5_000));
+    let known = registry
+        .reachable()
+        .next()
+        .and_then(|one| one.measured)
+        .expect("known");
+    assert_eq!(
+        (known.rate.as_bps(), known.loss, known.delay),
+        (30_000, 0.2, fresh.delay)
+    );
+    // It delivers more now.
+    registry.handle_measured(MEMBER, measured(40_000, false), at(6_000));
+    assert_eq!(rate(&registry), Some(40_000));
+    registry.handle_measured(MEMBER, lossy, at(7_000));
+    registry.handle_measured(MEMBER, fresh, at(7_000 + 600_000));
+    assert_eq!(rate(&registry), Some(10_000), "too long ago");
+}
+
+#[test]
+fn a_released_channel_is_offered_still() {
+    let mut registry = standing(Some(State::Active));
+    registry.handle_measured(MEMBER, measured(30_000, true), at(1_000));
+    registry.handle_released(MEMBER);
+    assert_eq!(registry.state(MEMBER), Some(State::Offered));
+    assert_eq!(
+        (registry.channels().count(), registry.reachable().count()),
+        (0, 1)
+    );
+    registry.handle_path(MEMBER, PATH, path::State::Active, at(2_000));
+    assert_eq!(events(&mut registry), [Event::Joined(MEMBER)]);
+    let mut barred = standing(Some(State::Barred));
+    barred.handle_released(MEMBER);
+    assert_eq!(barred.state(MEMBER), Some(State::Barred));
 }
 
 #[test]
@@ -289,7 +336,7 @@ proptest! {
                     let Some(&beacon) = sent.get(number) else { continue };
                     let before = registry.state(beacon.member);
                     registry.handle_beacon(&beacon, now);
-                    // Of a member that was forgotten, an old message is as good as a new one.
+                    // For a forgotten member, an old message is treated like a new one.
                     let heard = heard.entry(beacon.member).or_insert(0);
                     if before.is_none() {
                         *heard = beacon.sequence;
@@ -303,13 +350,13 @@ proptest! {
                 }
                 Op::Path(member, state) => {
                     let state = [path::State::Validating, path::State::Active, path::State::Suspect, path::State::Dead][usize::from(state)];
-                    registry.handle_measured(MemberId(member), measured(state), now);
+                    registry.handle_path(MemberId(member), PATH, state, now);
                 }
                 Op::Wait(ms) => now += Duration::from_millis(ms),
             }
             registry.handle_timeout(now);
             prop_assert!(registry.poll_timeout().is_none_or(|due| due > now), "spins");
-            prop_assert!(registry.entries.len() <= MOST_MEMBERS);
+            prop_assert!(registry.entries.len() <= MAX_MEMBERS);
             while let Some(event) = registry.poll_event() {
                 match event {
                     Event::Offered(member) => prop_assert_eq!(known.insert(member, false), None, "offered twice"),

@@ -1,16 +1,16 @@
-//! A shared medium without 802.11: each access point's packets take their own time, and one that
-//! waits is chosen by weight.
+//! Shared medium without 802.11: each access point has its own packet time, and the next packet is
+//! chosen by weight.
 //!
-//! Source: All-APs section 6.2.1, which put such a queue into htsim. The paper states packet times,
+//! Source: All-APs section 6.2.1, which added such a queue to htsim. The paper states packet times,
 //! weights and round trips. It does not state:
 //! - which access point a weight of more than one favours: the worse one, as in its example;
-//! - how its choice is fair: by self-clocked fair queueing (Golestani 1994), which counts packets
-//!   and not their length;
-//! - the access points' buffers: 100 packets each, which its eq. 5 has;
-//! - the congestion control: LIA in figure 6; the rest of TCP is as htsim has it
+//! - how the choice is fair: here by self-clocked fair queueing (Golestani 1994), which counts
+//!   packets and not their length;
+//! - the access points' buffers: here 100 packets each, as in its eq. 5;
+//! - the congestion control: here LIA in figure 6; the rest of TCP is as in htsim
 //!   ([`hawser_sim::tcp::Config::htsim`]);
-//! - how acknowledgements return: by themselves, without using the medium, as htsim's queues are
-//!   one-way.
+//! - how acknowledgements return: here without using the medium, since htsim's queues are
+//!   unidirectional.
 
 use std::collections::VecDeque;
 
@@ -19,51 +19,52 @@ use hawser_radio::delivery::efficiency::marking_rate;
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use hawser_sim::app::{TcpSink, TcpSource};
-use hawser_sim::host::{Application, End, Host, SocketId, Way, join};
+use hawser_sim::host::{Application, End, Host, Route, SocketId, join};
 use hawser_sim::mptcp::{self, Coupling, MptcpSink, MptcpSource};
 use hawser_sim::network::{Context, LinkId, Network, Node, NodeId};
 use hawser_sim::packet::{Ecn, FlowId, Packet};
 use hawser_sim::tcp;
 
-/// How finely the medium counts what it carries.
+/// Length of the medium's counting intervals. Source: a tenth of a second. Units: nanoseconds.
 const BIN_NANOS: u64 = 100_000_000;
+/// Number of counting intervals in a second. Source: ten of [`BIN_NANOS`].
 const SECOND: usize = 10;
-/// Packets an access point keeps.
+/// Buffer of an access point. Source: All-APs eq. 5, in which half of the buffer is 50 packets.
+/// Units: packets.
 const BUFFER: usize = 100;
 
-/// One access point of a [`Medium`].
+/// Access point of a [`Medium`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
-    /// How long its packets are on the air. Units: seconds.
+    /// Airtime of its packets. Units: seconds.
     pub(super) packet_time: f64,
-    /// How often it is chosen when all wait, relative to the others.
+    /// Weight with which it is chosen while all access points have packets.
     pub(super) weight: f64,
 }
 
-/// The medium, and the client's marking just behind it.
+/// Medium, followed by the client's marking.
 struct Medium {
     points: Vec<Point>,
-    /// Packets and when they are due in virtual time.
+    /// Queued packets with their virtual finish times.
     queues: Vec<VecDeque<(f64, Packet)>>,
-    /// Of the last packet of each access point, and of the one that is sent.
+    /// Tags of the last packet of each access point, and of the packet in transmission.
     tags: Vec<f64>,
     virtual_time: f64,
     sending: Option<usize>,
-    /// By link in, the access point.
+    /// Access point of each incoming link.
     inward: Vec<(LinkId, usize)>,
     outward: Option<LinkId>,
-    /// Of each access point.
+    /// Marking probability of each access point.
     marking: Vec<f64>,
-    /// From when on the first access point's packets are lost so often.
+    /// Time from which the first access point loses packets, and its loss rate.
     worsens: Option<(Instant, f64)>,
-    /// Packets that each access point brought in each [`BIN_NANOS`].
+    /// Packets that each access point delivered in each [`BIN_NANOS`].
     brought: Vec<Vec<u32>>,
     random: Random,
 }
 
 impl Medium {
-    /// Queues a packet with the time at which it would be through if its access point had its share
-    /// of the medium.
+    /// Queues a packet with its virtual finish time, at its access point's share of the medium.
     fn queue(&mut self, index: usize, packet: Packet) {
         if self.queues[index].len() < BUFFER {
             self.tags[index] = self.tags[index].max(self.virtual_time) + 1.0 / self.points[index].weight;
@@ -125,38 +126,39 @@ impl Node for Medium {
 #[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) points: Vec<Point>,
-    /// Without queues.
+    /// Round-trip time without queues.
     pub(super) round_trip: Duration,
-    /// Whether the client marks those that are worse.
+    /// Set if the client marks packets of worse access points.
     pub(super) marks: bool,
-    /// The rate of the second access point's uplink, and how many TCPs compete there.
+    /// Rate of the second access point's uplink, and the number of TCP connections that compete
+    /// there.
     pub(super) uplink: Option<(Rate, usize)>,
-    /// From when on the first access point loses such a share of its packets.
+    /// Time from which the first access point loses packets, and its loss rate.
     pub(super) worsens: Option<(Instant, f64)>,
     pub(super) coupling: Coupling,
     pub(super) seed: u64,
 }
 
-/// Which of the access points the client uses.
+/// Access points that the client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     All,
-    /// Plain TCP through one.
+    /// Plain TCP through one access point.
     Only(usize),
 }
 
-/// Before measuring, and measuring.
+/// Warm-up before the measured time.
 pub(super) const WARM_UP: Duration = Duration::from_secs(10);
 pub(super) const LENGTH: Duration = Duration::from_secs(30);
 
 impl World {
-    /// What the client gets, in Mb/s of whole packets.
+    /// Returns the client's throughput. Units: Mb/s of whole packets.
     pub(super) fn throughput(&self, which: Use) -> f64 {
         self.run(which).0
     }
 
-    /// How long after the first access point has become worse it has brought no more than a tenth
-    /// of the packets of a second.
+    /// Returns the time from the first access point's deterioration until it delivers at most a
+    /// tenth of the packets of a second.
     pub(super) fn shift(&self) -> Option<Duration> {
         let brought = self.run(Use::All).1;
         let from = (self.worsens?.0.as_nanos() / BIN_NANOS) as usize;
@@ -191,7 +193,7 @@ impl World {
             Use::All => (0..self.points.len()).collect(),
             Use::Only(index) => vec![index],
         };
-        let mut ways = Vec::new();
+        let mut routes = Vec::new();
         for index in used {
             let link = match self.uplink {
                 Some((rate, competitors)) if index == 1 => {
@@ -203,20 +205,20 @@ impl World {
             let node: &mut Medium = network.node_mut(medium).expect("it is the medium");
             node.inward.push((link, index));
             node.outward = Some(outward);
-            let there = Way {
+            let there = Route {
                 link,
                 local: far,
                 remote: near,
             };
-            let here = Way {
+            let here = Route {
                 link: back,
                 local: near,
                 remote: far,
             };
-            ways.push((there, here));
+            routes.push((there, here));
         }
-        let count = ways.len();
-        let (there, here): (Vec<Way>, Vec<Way>) = ways.into_iter().unzip();
+        let count = routes.len();
+        let (there, here): (Vec<Route>, Vec<Route>) = routes.into_iter().unzip();
         let (source, sink): (Box<dyn Application>, Box<dyn Application>) = match which {
             Use::All => {
                 let config = multipath(self.coupling);
@@ -238,12 +240,12 @@ impl World {
         let near = End {
             host: server,
             application: source,
-            ways: &there,
+            routes: &there,
         };
         let far = End {
             host: client,
             application: sink,
-            ways: &here,
+            routes: &here,
         };
         let (_, socket) = join(&mut network, FlowId(1), near, far);
         let rate = measure(&mut network, client, socket, which);
@@ -251,14 +253,14 @@ impl World {
         (rate, std::mem::take(&mut node.brought))
     }
 
-    /// The share of each access point's packets that the client marks.
+    /// Returns the share of each access point's packets that the client marks.
     fn marking(&self) -> Vec<f64> {
         let times = || self.points.iter().map(|point| point.packet_time);
         let best = times().fold(f64::INFINITY, f64::min);
         let round_trip = self.round_trip.as_secs_f64();
         let rate = |time: f64| {
             let is_marked = self.marks && time > THRESHOLD * best;
-            // The smallest round trip that TCP can see includes one packet on the air.
+            // The smallest round-trip time that TCP can measure includes one packet on the air.
             if is_marked {
                 marking_rate(time, round_trip + time)
             } else {
@@ -268,8 +270,8 @@ impl World {
         times().map(rate).collect()
     }
 
-    /// An uplink of `rate` with `competitors` TCPs of the same round trip, which end before the
-    /// air.
+    /// Adds an uplink of `rate` with `competitors` TCP connections of the same round-trip time,
+    /// which do not use the air.
     fn congested(
         &self,
         network: &mut Network,
@@ -292,14 +294,14 @@ impl World {
         (node.to_air, node.to_others) = (Some(to_air), Some(to_others));
         for number in 0..competitors {
             let (far, near) = (network.address(server), network.address(others));
-            // They begin one after another, not in step.
+            // Their starts are staggered so that they are not synchronized.
             let start = Instant::ZERO + Duration::from_millis(37 * number as u64);
-            let here = [Way {
+            let here = [Route {
                 link: uplink,
                 local: far,
                 remote: near,
             }];
-            let there = [Way {
+            let there = [Route {
                 link: back,
                 local: near,
                 remote: far,
@@ -309,12 +311,12 @@ impl World {
             let near = End {
                 host: server,
                 application: source,
-                ways: &here,
+                routes: &here,
             };
             let far = End {
                 host: others,
                 application: sink,
-                ways: &there,
+                routes: &there,
             };
             join(network, FlowId(COMPETING + number as u32), near, far);
         }
@@ -324,7 +326,7 @@ impl World {
     }
 }
 
-/// The end of an uplink: to the client's access point, or to the competitors.
+/// Forwards packets at the end of an uplink to the client's access point or to the competitors.
 #[derive(Default)]
 struct Fork {
     to_air: Option<LinkId>,
@@ -356,7 +358,7 @@ fn measure(network: &mut Network, client: NodeId, socket: SocketId, which: Use) 
     meter.expect("it is that sink").rate(from, to) / 1e6
 }
 
-/// Of the client's connection.
+/// Returns the configuration of the client's connection.
 fn multipath(coupling: Coupling) -> mptcp::Config {
     let config = mptcp::Config::htsim(coupling);
     let tcp = tcp::Config {
@@ -373,7 +375,11 @@ fn wire(delay: Duration) -> LinkConfig {
     }
 }
 
+/// Factor of the best packet time from which packets are marked. Source: All-APs section 5.2
+/// (20 %).
 const THRESHOLD: f64 = 1.2;
+/// First number of the competing connections. Source: larger than those of the client.
 const COMPETING: u32 = 100;
-/// Bytes of a full packet as a link counts them.
+/// Size of a full packet on the link. Source: 1,500 bytes with the header (14), check sequence (4),
+/// preamble (8) and gap (12) of IEEE 802.3. Units: bytes.
 const FRAME: u64 = 1538;

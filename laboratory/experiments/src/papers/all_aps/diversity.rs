@@ -1,15 +1,15 @@
-//! In between two access points: figures 3b and 3c.
+//! Reception and inter-arrival times between two access points: figures 3b and 3c.
 //!
-//! What the paper does not state, and what was taken: the middle place of [`super::positions`];
-//! broadcasts of 500 bytes at 18 Mb/s, 100 in a second from each, over windows of half a second of
-//! a minute; downloads of 20 s after 3 s.
+//! Values that the paper does not state, chosen here: the middle position of [`super::positions`];
+//! broadcasts of 500 bytes at 18 Mb/s, 100 per second from each access point, in windows of half a
+//! second over one minute; downloads measured for 20 s after 3 s.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{Air, AirEvent, Outgoing, Signal, StationConfig};
 use hawser_units::{Duration, Instant};
 
-use super::place::{Client, Load, Place};
-use super::positions::{PLACES, between, from, minstrel};
+use super::positions::{POSITIONS, between, from, minstrel};
+use super::topology::{Client, Load, Topology};
 use super::{millis, ratio};
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Unit};
 use hawser_sim::mptcp::Coupling;
@@ -19,14 +19,14 @@ use hawser_sim::tcp::Congestion;
 #[derive(Clone, Copy, Debug)]
 pub struct Diversity;
 
-/// The share of broadcasts of each access point that the client reads, in each window.
+/// Returns the share of each access point's broadcasts that the client receives, in each window.
 fn delivered(seed: u64) -> [Vec<f64>; 2] {
     let mut air: Air<()> = Air::new(seed, Instant::ZERO);
     let config = StationConfig::fixed(Standard::A, 36, PhyRate::Ofdm(18));
     let senders = [0; 2].map(|_| air.add_station(config.clone()));
     let client = air.add_station(config);
     air.set_signals(senders[0], senders[1], &Signal::clear());
-    for (sender, signal) in senders.iter().zip(between(PLACES / 2)) {
+    for (sender, signal) in senders.iter().zip(between(POSITIONS / 2)) {
         air.set_signals(*sender, client, &signal);
     }
     let mut counts = [vec![0u32; WINDOWS], vec![0u32; WINDOWS]];
@@ -39,7 +39,7 @@ fn delivered(seed: u64) -> [Vec<f64>; 2] {
                 urgent: false,
             };
             let now = Instant::ZERO + APART * frame as u32;
-            // There is room: it is the only frame.
+            // The queue has room, since this is the only frame.
             let _ = air.handle_packet(sender, broadcast, now);
         }
         let until = Instant::ZERO + APART * (frame + 1) as u32;
@@ -60,9 +60,12 @@ fn delivered(seed: u64) -> [Vec<f64>; 2] {
     })
 }
 
+/// Number of windows of half a second. Source: our choice, one minute (start of this file).
 const WINDOWS: usize = 120;
-/// Broadcasts in a window of half a second.
+/// Number of broadcasts in a window of half a second. Source: our choice, 100 per second (start of
+/// this file).
 const EACH: usize = 50;
+/// Interval between broadcasts of an access point. Source: 100 per second (start of this file).
 const APART: Duration = Duration::from_millis(10);
 
 fn correlation(a: &[f64], b: &[f64]) -> f64 {
@@ -75,19 +78,20 @@ fn correlation(a: &[f64], b: &[f64]) -> f64 {
     xy / (xx * yy).sqrt()
 }
 
-/// Sorted times between packets when the client uses these access points, in milliseconds.
+/// Returns the sorted times between packets when the client uses these access points. Units:
+/// milliseconds.
 fn inter_arrivals(seed: u64, used: &[usize]) -> Vec<f64> {
     let configs = [minstrel(), minstrel()];
-    let mut place = Place::new(seed, &configs, &Signal::clear(), Duration::from_millis(10));
-    let client: Client = place.client(&between(PLACES / 2), used, false);
+    let mut topology = Topology::new(seed, &configs, &Signal::clear(), Duration::from_millis(10));
+    let client: Client = topology.client(&between(POSITIONS / 2), used, false);
     let load = if used.len() == 1 {
         Load::Tcp(Congestion::NewReno)
     } else {
         Load::Mptcp(Coupling::Olia)
     };
-    place.download(&client, &load);
-    place.run(from(23));
-    let arrivals = place.arrivals(&client, from(3));
+    topology.download(&client, &load);
+    topology.run(from(23));
+    let arrivals = topology.arrivals(&client, from(3));
     let mut apart: Vec<f64> = arrivals
         .windows(2)
         .map(|pair| 1e3 * (pair[1] - pair[0]))
@@ -101,6 +105,10 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 }
 
 impl Experiment for Diversity {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("comparison of access points")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-fig3"]
     }

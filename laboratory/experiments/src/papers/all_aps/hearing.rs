@@ -1,13 +1,13 @@
 //! The estimator on the air: figure 5, and the constants of sections 5 to 7.
 //!
-//! What the paper does not state, and what was taken:
-//! - Losses come from fading of 3 dB with a coherence of 300 ms around a ratio at which some 70 %
-//!   of 54 Mb/s frames arrive; more power adds 4 dB.
-//! - Beside hidden traffic: 10 Mb/s of datagrams at 54 Mb/s, and an access point that sends 1/4,
-//!   1/2 or 1 Mb/s at 6 Mb/s; the mean over the three, because how sparse the traffic was is
-//!   unknown (the first look had 1 Mb/s only: 16 points).
-//! - The power rises after 15 s of 30 s, in place of two minutes of more: the estimator remembers
-//!   half a second.
+//! Values that the paper does not state, chosen here:
+//! - Losses are caused by fading of 3 dB with a coherence time of 300 ms around a signal-to-noise
+//!   ratio at which some 70 % of 54 Mb/s frames arrive; the increased power adds 4 dB.
+//! - Hidden traffic: 10 Mb/s of datagrams at 54 Mb/s, and an access point that sends 1/4, 1/2 or 1
+//!   Mb/s at 6 Mb/s. The result is the mean over the three, since the paper does not state how
+//!   sparse the traffic was (the first run used 1 Mb/s only and gave 16 points).
+//! - The power increases after 15 s of 30 s, instead of after two minutes of a longer run: the
+//!   memory of the estimator is half a second.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,12 +20,12 @@ use hawser_radio::delivery::{Config as Comparison, slots};
 use hawser_units::{Duration, Instant, Rate};
 
 use super::marking::BEST;
-use super::place::{Load, Place};
+use super::topology::{Load, Topology};
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Unit};
 use hawser_sim::radio::{ClientMachine, Gate, Heard};
 use hawser_sim::tcp::Congestion;
 
-/// Figure 5: what a client takes for the delivery probability.
+/// Figure 5: a client's estimate of the delivery probability.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimation;
 
@@ -33,7 +33,7 @@ pub struct Estimation;
 #[derive(Clone, Copy, Debug)]
 pub struct Constants;
 
-/// One look at the estimator.
+/// Sample of the estimator.
 #[derive(Clone, Copy)]
 struct Sample {
     at: Instant,
@@ -41,7 +41,7 @@ struct Sample {
     memory: usize,
 }
 
-/// Estimates, and writes down what it finds each half second.
+/// Records the estimate of each half second.
 struct Listener {
     delivery: Delivery,
     access_point: StationId,
@@ -69,9 +69,10 @@ impl Gate for Listener {
     }
 }
 
+/// Averaging window of the estimator. Source: All-APs section 6.1, half a second.
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// Estimates, and the share of attempts that arrived in the same half seconds.
+/// Returns estimates, each with the share of attempts that arrived in the same half second.
 fn listen(
     seed: u64,
     load: &Load,
@@ -81,42 +82,42 @@ fn listen(
     length: Duration,
 ) -> Vec<(Sample, f64)> {
     let config = StationConfig::fixed(standard, 36, PhyRate::Ofdm(54));
-    let place = Place::new(seed, &[config], &Signal::clear(), Duration::from_millis(5));
-    listen_at(place, load, std::slice::from_ref(before), after, length)
+    let topology = Topology::new(seed, &[config], &Signal::clear(), Duration::from_millis(5));
+    listen_at(topology, load, std::slice::from_ref(before), after, length)
 }
 
-/// The same beside an access point that is hidden from the first one and sends so much to a client
-/// of its own.
-fn listen_beside(seed: u64, hidden: Rate, length: Duration) -> Vec<(Sample, f64)> {
+/// Returns the results of [`listen`] next to an access point that is hidden from the first one and
+/// sends at `hidden` to a client of its own.
+fn listen_near_hidden(seed: u64, hidden: Rate, length: Duration) -> Vec<(Sample, f64)> {
     let fixed = |mbps| StationConfig::fixed(Standard::A, 36, PhyRate::Ofdm(mbps));
     let delay = Duration::from_millis(5);
-    let mut place = Place::new(seed, &[fixed(54), fixed(6)], &Signal::of_power(-120.0), delay);
+    let mut topology = Topology::new(seed, &[fixed(54), fixed(6)], &Signal::of_power(-120.0), delay);
     let away = Signal::of_power(-120.0);
-    let other = place.client(&[away, Signal::clear()], &[1], false);
-    place.download(&other, &Load::Udp(hidden));
+    let other = topology.client(&[away, Signal::clear()], &[1], false);
+    topology.download(&other, &Load::Udp(hidden));
     let clear = Signal::clear();
     let load = Load::Udp(Rate::from_mbps(10));
-    listen_at(place, &load, &[clear.clone(), clear.clone()], &clear, length)
+    listen_at(topology, &load, &[clear.clone(), clear.clone()], &clear, length)
 }
 
 fn listen_at(
-    mut place: Place,
+    mut topology: Topology,
     load: &Load,
     before: &[Signal],
     after: &Signal,
     length: Duration,
 ) -> Vec<(Sample, f64)> {
-    let client = place.client(before, &[0], false);
+    let client = topology.client(before, &[0], false);
     let samples = Rc::new(RefCell::new(Vec::new()));
-    let (access_point, station) = (place.access_points[0], client.station);
+    let (access_point, station) = (topology.access_points[0], client.station);
     let gate = Listener {
         delivery: Delivery::new(Config::default()),
         access_point,
         due: Instant::ZERO,
         samples: samples.clone(),
     };
-    let half = super::place::START + length / 2;
-    let radio = place.radio();
+    let half = super::topology::START + length / 2;
+    let radio = topology.radio();
     let machine: &mut ClientMachine = radio.machine_mut(station).expect("it is a client");
     machine.set_gate(0, gate);
     let after = after.clone();
@@ -127,9 +128,9 @@ fn listen_at(
             air.set_signals(access_point, station, &after);
         }
     });
-    place.download(&client, load);
-    place.run(length);
-    let log = place.radio().log();
+    topology.download(&client, load);
+    topology.run(length);
+    let log = topology.radio().log();
     let mut attempts = log
         .iter()
         .filter(|sent| sent.kind == Kind::Data && sent.from == access_point && sent.to == Some(station))
@@ -155,8 +156,10 @@ fn fading(power: f32) -> Signal {
 }
 
 const TCP: Load = Load::Tcp(Congestion::Cubic);
+/// Duration of the experiment. Source: our choice (start of this file), since the estimator's
+/// memory is half a second.
 const LENGTH: Duration = Duration::from_secs(30);
-/// What a hidden access point sends, 1500 bytes at a time: 4 to 17 % of the time.
+/// Rates of a hidden access point with packets of 1500 bytes, which take 4 to 17 % of the time.
 const SPARSE: [Rate; 3] = [
     Rate::from_bps(250_000),
     Rate::from_bps(500_000),
@@ -164,6 +167,10 @@ const SPARSE: [Rate; 3] = [
 ];
 
 impl Experiment for Estimation {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("estimator of delivery")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-fig5"]
     }
@@ -190,13 +197,13 @@ impl Experiment for Estimation {
         findings.value("N.fig5.err", error(&found), Unit::Points);
         findings.value("N.fig5.err_gn", error(&in_g), Unit::Points);
         let over = SPARSE.map(|hidden| {
-            let beside = listen_beside(seed, hidden, LENGTH);
+            let beside = listen_near_hidden(seed, hidden, LENGTH);
             let over = beside.iter().map(|(sample, truth)| sample.estimate - truth);
             100.0 * over.sum::<f64>() / beside.len() as f64
         });
         let over = over.iter().sum::<f64>() / SPARSE.len() as f64;
         findings.value("N.sec6.1.hidden", over, Unit::Points);
-        // Without fading a step is a step.
+        // Without fading the power step is visible as a step of the estimate.
         let sharp = listen(
             seed,
             &Load::Udp(Rate::from_mbps(15)),
@@ -205,7 +212,7 @@ impl Experiment for Estimation {
             &Signal::lossy(0.05),
             Duration::from_secs(10),
         );
-        let half = super::place::START + Duration::from_secs(5);
+        let half = super::topology::START + Duration::from_secs(5);
         let settled = sharp.iter().find(|(sample, _)| sample.estimate > 0.9);
         let took = settled.map_or(f64::INFINITY, |(sample, _)| sample.at.since(half).as_secs_f64());
         findings.shape(
@@ -237,6 +244,10 @@ impl Experiment for Estimation {
 }
 
 impl Experiment for Constants {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("comparison of access points")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-consts"]
     }
@@ -266,7 +277,7 @@ impl Experiment for Constants {
         findings.value("N.sec5.thresh", comparison.threshold, Unit::Ratio);
         findings.value("N.sec6.cap", 100.0 * MARKING_CAP, Unit::Percent);
         findings.value("N.sec5.cwnd5", window_at(MARKING_CAP), Unit::Packets);
-        // 802.11a/g's capacity over the longest usual round trip: 25 Mb/s, 100 ms.
+        // Capacity of 802.11a/g times the longest common round-trip time: 25 Mb/s, 100 ms.
         findings.value("N.sec5.buf", 25e6 * 0.1 / (1500.0 * 8.0), Unit::Packets);
         findings.value("N.sec5.fifo", RECORD_BYTES as f64, Unit::Bytes);
         let clear = Signal::clear();

@@ -1,13 +1,14 @@
-//! Marking in a wide range of conditions: figure 6.
+//! Marking under a wide range of conditions: figure 6.
 //!
-//! Besides what [`super::contention`] fills in:
-//! - 30 s are measured after 10 s, in place of an unstated length.
-//! - Figure 6a's second scenario uses the same 120 conditions, with twenty TCPs on the second
-//!   access point's uplink of 25 Mb/s: as many as figure 6b has here, where it is level (chosen
-//!   after a look at that curve; with twelve it still falls); the optimum is what the first access
-//!   point gives when it is alone, which is the paper's aim for this scenario.
-//! - Throughput counts whole packets, as queues of the paper's simulator do: 3 ms are 4 Mb/s.
-//! - Figure 6c's round trip is 25 ms.
+//! Values that the paper does not state, chosen here in addition to those of [`super::contention`]:
+//! - The measurement lasts 30 s after 10 s.
+//! - Figure 6a's second scenario uses the same 120 conditions, with twenty TCP connections on the
+//!   second access point's uplink of 25 Mb/s. This is the number at which figure 6b is level here
+//!   (chosen by that curve; with twelve it still falls). The optimum is the throughput of the first
+//!   access point alone, which is the paper's aim for this scenario.
+//! - Throughput counts whole packets, as the queues of the paper's simulator do: a packet time of 3
+//!   ms is 4 Mb/s.
+//! - Figure 6c's round-trip time is 25 ms.
 
 use hawser_units::{Duration, Rate};
 
@@ -16,7 +17,7 @@ use super::{mbps, ratio};
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 use hawser_sim::mptcp::Coupling;
 
-/// Figure 6a: two access points at all round trips, packet times and weights.
+/// Figure 6a: two access points at all round-trip times, packet times and weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Sweep;
 
@@ -28,16 +29,19 @@ pub struct CongestedUplink;
 #[derive(Clone, Copy, Debug)]
 pub struct MoreAccessPoints;
 
-/// The packet time of the perfect access point.
+/// Packet time of the perfect access point.
 ///
 /// Source: All-APs section 6.2.1 (0.5 ms).
 pub(super) const BEST: f64 = 0.5e-3;
-/// Bits of a packet.
+/// Size of a packet. Source: 1,500 bytes. Units: bits.
 const PACKET: f64 = 12_000.0;
+/// Rate of the second access point's uplink. Source: All-APs section 6.2.1.
 const UPLINK: Rate = Rate::from_mbps(25);
+/// Number of TCP connections on that uplink. Source: chosen by figure 6b, which is level from this
+/// number on (start of this file).
 const COMPETITORS: usize = 20;
 
-/// The conditions of figure 6a.
+/// Returns the conditions of figure 6a.
 fn conditions(seed: u64) -> Vec<World> {
     let mut all = Vec::new();
     for ms in [10, 25, 50, 100] {
@@ -68,6 +72,10 @@ pub(super) const PERFECT: Point = Point {
 };
 
 impl Experiment for Sweep {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("comparison of access points")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-fig6a"]
     }
@@ -140,6 +148,10 @@ impl Experiment for Sweep {
 }
 
 impl Experiment for CongestedUplink {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("comparison of access points")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-fig6b"]
     }
@@ -214,6 +226,10 @@ impl Experiment for CongestedUplink {
 }
 
 impl Experiment for MoreAccessPoints {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("comparison of access points")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-fig6c"]
     }
@@ -285,10 +301,12 @@ impl Experiment for MoreAccessPoints {
     }
 }
 
-/// Means of so many draws of packet times.
+/// Number of draws of packet times for each mean. Source: our choice; the mean then varies by less
+/// than the width of a plotted line.
 const DRAWS: u64 = 8;
 
-/// The slope of the line through values at 0, 1, ..., and how much of their variance it explains.
+/// Returns the slope of the regression line through values at 0, 1, ..., and its coefficient of
+/// determination.
 fn line(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean_x = (count - 1.0) / 2.0;

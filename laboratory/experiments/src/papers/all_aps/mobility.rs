@@ -1,33 +1,37 @@
 //! A walk past five access points: figure 8.
 //!
-//! What the paper does not state, and what was taken:
-//! - The walk is straight, 58 m at 1 km/h: about the way that takes a minute on foot, as the
-//!   paper's other walks through the building do. Two Linux access points stand at 0 and 5 m, three
-//!   of the department at 15, 35 and 55 m, each 3 m beside it, so that each covers a part of the
-//!   way; the stairs are at 20 m, and a floor takes 15 dB (ITU-R P.1238, an office). A metre away
-//!   -35 dBm arrive, and 35 dB less a decade of distance; the floor of noise is at -85 dBm; fading
-//!   of 4 dB with a coherence of 200 ms.
-//! - The Linux ones have 802.11g and Minstrel, the department's 802.11n and a rate control that
-//!   wants frames delivered; the buffers of [`super::fairness`] (100 packets at first).
-//! - The server is 5 ms away; OLIA. "All" are the best three, the others are backups; one that is
-//!   out of reach is no subflow.
-//! - Hand-over changes to the access point that was heard ten beacons more often within two
-//!   seconds. It leaves the old one first; associating and getting an address take 1.5 s, as home
-//!   routers' DHCP does ([`hawser_radio::slots::DhcpServerConfig`]).
-//! - TCP on one access point begins anew, with a fresh window, whenever that comes into reach.
+//! Values that the paper does not state, chosen here:
+//! - The walk is straight, 58 m at 1 km/h: about the distance of a minute on foot, like the paper's
+//!   other walks through the building. Two Linux access points stand at 0 and 5 m, three of the
+//!   department at 15, 35 and 55 m, each 3 m from the route, so that each covers part of it; the
+//!   stairs are at 20 m, and a floor attenuates by 15 dB (ITU-R P.1238, an office). The received
+//!   power is -35 dBm at 1 m and decreases by 35 dB per decade of distance; the noise floor is -85
+//!   dBm; fading has 4 dB with a coherence time of 200 ms.
+//! - The Linux access points have 802.11g and Minstrel, the department's have 802.11n and a rate
+//!   control that maximizes delivery; the buffers are those of [`super::fairness`] (initially 100
+//!   packets).
+//! - The server has a delay of 5 ms; congestion control is OLIA. "All" means the best three access
+//!   points, with the others as backups; an access point out of reach has no subflow.
+//! - Hand-over changes to the access point from which ten more beacons were received within two
+//!   seconds. It leaves the old one first; association and DHCP take 1.5 s, as with home routers
+//!   ([`hawser_radio::slots::DhcpServerConfig`]).
+//! - TCP on one access point restarts with an initial window when that access point comes into
+//!   range.
 //!
-//! Chosen after a look: which access point is the best is judged over five seconds, as the shares
-//! of it are (each second at first). "Nearly zero" is less than 1 Mb/s. With a tenth of the best
-//! access point, as it was at first, the gap of hand-over comes out longer than the paper's.
+//! Chosen after the first results: the best access point is determined over five seconds, like the
+//! shares relative to it (initially each second). "Nearly zero" is less than 1 Mb/s. With the
+//! initial limit, a tenth of the best access point, the gap of hand-over is longer than the
+//! paper's.
 //!
-//! Where the access points are was chosen after a look at a dozen layouts. At first the walk had 34
-//! m, the department's stood 8 m apart (at 19, 27 and 35 m) and a floor took 6 dB, which is less
-//! than a floor takes: MPTCP had three quarters of the best then, because a third subflow's access
-//! point was everywhere in reach, slow, and took as many turns with its aggregates as the near
-//! ones; eq. 5 leaves it a window of some 17 packets, nearly a whole aggregate, and neither a
-//! nearer nor a farther server changes that. 16 to 18 m apart it has 0.80 to 0.84, 20 to 24 m 0.83
-//! to 0.87; but where the stairs lie between access points that are far apart, there is a hole of
-//! coverage, and hand-over stops for longer than the paper's five to ten seconds.
+//! The positions of the access points were chosen from a dozen layouts. Initially the walk had 34
+//! m, the department's access points were 8 m apart (at 19, 27 and 35 m) and a floor attenuated by
+//! 6 dB, less than a real floor. MPTCP then reached three quarters of the best access point,
+//! because the slow access point of a third subflow was in range everywhere and sent its aggregates
+//! as often as the near ones; eq. 5 leaves it a window of some 17 packets, nearly a whole
+//! aggregate, and neither a nearer nor a farther server changes this. With distances of 16 to 18 m
+//! it reaches 0.80 to 0.84, with 20 to 24 m 0.83 to 0.87; but if the stairs are between distant
+//! access points, coverage has a gap, and hand-over stops for longer than the paper's five to ten
+//! seconds.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{FrameLoss, RateControl, Signal, StationConfig};
@@ -35,7 +39,7 @@ use hawser_units::{Duration, Instant};
 
 use super::fairness::BUFFER;
 use super::nomadic::minstrel_ht;
-use super::place::{Client, Flow, Load, Place, START};
+use super::topology::{Client, Flow, Load, START, Topology};
 use super::{mbps, ratio};
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Unit};
 use hawser_sim::mptcp::Coupling;
@@ -45,21 +49,27 @@ use hawser_sim::tcp::Congestion;
 #[derive(Clone, Copy, Debug)]
 pub struct Mobility;
 
-/// Where the access points are. Units: metres.
+/// Positions of the access points. Source: one of a dozen layouts that were tried (start of this
+/// file). Units: metres.
 const POINTS: [f64; 5] = [0.0, 5.0, 15.0, 35.0, 55.0];
-/// Where the stairs are, and what the floor takes. Units: metres, dB.
+/// Position of the stairs, and attenuation of the floor. Source: our choice, and ITU-R P.1238 for
+/// an office (start of this file). Units: metres, dB.
 const STAIRS: f64 = 20.0;
 const FLOOR: f64 = 15.0;
+/// Number of Linux access points. Source: All-APs section 6.3.
 const LINUX: usize = 2;
-/// 1 km/h. Units: m/s.
+/// Speed of the walk, 1 km/h. Source: All-APs section 6.3. Units: m/s.
 const SPEED: f64 = 1.0 / 3.6;
+/// Duration of the walk. Source: 58 m (start of this file) at [`SPEED`] are 209 s.
 const LENGTH: Duration = Duration::from_secs(210);
-/// Between two looks of a client at its access points.
+/// Interval between two samples of a client's access points. Source: our choice; at [`SPEED`] the
+/// client moves by 7 cm, which changes no access point.
 const STEP: Duration = Duration::from_millis(250);
-/// Units: dBm.
+/// Received power below which an access point is out of reach. Source: the sensitivity of IEEE
+/// 802.11-2016 section 17.3.10.6. Units: dBm.
 const REACH: f32 = -82.0;
 
-/// How the client uses what it hears.
+/// Policy of a client for its access points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     Only(usize),
@@ -90,7 +100,7 @@ fn where_at(now: Instant) -> f64 {
     now.since(START).as_secs_f64() * SPEED
 }
 
-/// Mb/s in each second of the walk.
+/// Returns the throughput in each second of the walk. Units: Mb/s.
 fn walk(seed: u64, policy: Policy) -> Vec<f64> {
     let linux = StationConfig {
         rate: RateControl::throughput(Standard::G.rates()),
@@ -99,16 +109,16 @@ fn walk(seed: u64, policy: Policy) -> Vec<f64> {
     };
     let mut configs = vec![linux; LINUX];
     configs.resize(POINTS.len(), minstrel_ht(6));
-    let mut place = Place::new(seed, &configs, &Signal::clear(), Duration::from_millis(5));
+    let mut topology = Topology::new(seed, &configs, &Signal::clear(), Duration::from_millis(5));
     let used: Vec<usize> = match policy {
         Policy::Only(point) => vec![point],
         Policy::All { .. } | Policy::HandOver => (0..POINTS.len()).collect(),
     };
     let marks = policy == Policy::All { marks: true };
     let signals: Vec<Signal> = (0..POINTS.len()).map(|point| signal(point, 0.0)).collect();
-    let client = place.client(&signals, &used, marks);
-    let (access_points, station) = (place.access_points.clone(), client.station);
-    place
+    let client = topology.client(&signals, &used, marks);
+    let (access_points, station) = (topology.access_points.clone(), client.station);
+    topology
         .radio()
         .set_motion(Duration::from_millis(100), move |now, air| {
             for (point, access_point) in access_points.iter().enumerate() {
@@ -120,38 +130,38 @@ fn walk(seed: u64, policy: Policy) -> Vec<f64> {
         Policy::Only(_) => Load::Mptcp(Coupling::Uncoupled(Congestion::NewReno)),
         Policy::All { .. } | Policy::HandOver => Load::Mptcp(Coupling::Olia),
     };
-    let flow = place.download(&client, &load);
+    let flow = topology.download(&client, &load);
     let mut chooser = Chooser::new(used.len());
     let steps = (LENGTH.as_nanos() / STEP.as_nanos()) as u32;
     for step in 1..=steps {
-        place.run(STEP * step);
+        topology.run(STEP * step);
         match policy {
-            Policy::HandOver => chooser.hand_over(&mut place, &client, flow),
+            Policy::HandOver => chooser.hand_over(&mut topology, &client, flow),
             Policy::Only(_) | Policy::All { .. } => {
                 let at = where_at(START + STEP * step);
                 let is_near: Vec<bool> = used.iter().map(|point| power(*point, at) >= REACH).collect();
                 client.reach(&is_near);
-                place.with_source(flow, |source, now| {
+                topology.with_source(flow, |source, now| {
                     for (way, is_near) in is_near.iter().enumerate() {
                         source.set_up(way, *is_near, now);
                     }
                 });
                 if policy != Policy::Only(used[0]) {
-                    place.follow(&client, flow);
+                    topology.follow(&client, flow);
                 }
             }
         }
     }
-    let second = |n: u64| place.rate(flow, Duration::from_secs(n), Duration::from_secs(n + 1));
+    let second = |n: u64| topology.rate(flow, Duration::from_secs(n), Duration::from_secs(n + 1));
     (0..LENGTH.as_secs()).map(second).collect()
 }
 
-/// Hand-over by beacons.
+/// Hand-over decisions by received beacons.
 struct Chooser {
     current: Option<usize>,
-    /// Which comes next, and when it is ready.
+    /// Next access point, and the time at which it can be used.
     joining: Option<(usize, Instant)>,
-    /// Beacons of each access point so far, at each look.
+    /// Total beacons of each access point, at each sample.
     heard: Vec<Vec<u64>>,
 }
 
@@ -164,11 +174,11 @@ impl Chooser {
         }
     }
 
-    /// One look.
-    fn hand_over(&mut self, place: &mut Place, client: &Client, flow: Flow) {
-        let now = place.now();
-        self.heard.push(place.beacons(client));
-        let then = &self.heard[self.heard.len().saturating_sub(LOOKS + 1)];
+    /// Decides whether to change the access point.
+    fn hand_over(&mut self, topology: &mut Topology, client: &Client, flow: Flow) {
+        let now = topology.now();
+        self.heard.push(topology.beacons(client));
+        let then = &self.heard[self.heard.len().saturating_sub(SAMPLES + 1)];
         let latest = self.heard.last().unwrap_or(then);
         let recent: Vec<u64> = latest.iter().zip(then).map(|(now, then)| now - then).collect();
         let best = (0..recent.len())
@@ -177,7 +187,7 @@ impl Chooser {
         let known = self.current.or(self.joining.map(|(point, _)| point));
         let is_better = known.is_none_or(|known| recent[best] >= recent[known] + DELTA);
         if is_better && known != Some(best) {
-            // The first association is made before the walk.
+            // The first association takes place before the walk.
             let takes = if known.is_none() { Duration::ZERO } else { JOIN };
             self.joining = Some((best, now + takes));
             self.current = None;
@@ -188,7 +198,7 @@ impl Chooser {
             (self.current, self.joining) = (Some(point), None);
         }
         let current = self.current;
-        place.with_source(flow, |source, now| {
+        topology.with_source(flow, |source, now| {
             for way in 0..recent.len() {
                 source.set_up(way, current == Some(way), now);
             }
@@ -196,25 +206,26 @@ impl Chooser {
     }
 }
 
-/// Looks in two seconds. Source: All-APs section 6.3.
-const LOOKS: usize = 8;
-/// Beacons more. Source: All-APs section 6.3.
+/// Number of samples in two seconds. Source: All-APs section 6.3.
+const SAMPLES: usize = 8;
+/// Number of additional beacons that cause a hand-over. Source: All-APs section 6.3.
 const DELTA: u64 = 10;
 const JOIN: Duration = Duration::from_millis(1_500);
 
-/// The rate, in the five seconds that a second belongs to, of the access point that is the best in
-/// them when it is alone.
+/// Returns the rate of the best access point, each used alone, in the five-second window that
+/// contains `second`.
 fn best_around(alone: &[Vec<f64>], second: usize) -> f64 {
     let from = second / SMOOTH * SMOOTH;
     let mean = |rates: &Vec<f64>| rates[from..from + SMOOTH].iter().sum::<f64>() / SMOOTH as f64;
     alone.iter().map(mean).fold(0.0, f64::max)
 }
 
-/// Seconds over which throughputs are compared, as a curve of a minute shows them: the best of
-/// several in each second would be luck.
+/// Window over which throughputs are compared, the resolution of a curve of one minute; in a single
+/// second the best of several is random. Source: our choice (start of this file). Units: seconds.
 const SMOOTH: usize = 5;
 
-/// The longest time with less than 1 Mb/s, in seconds, once the download is under way.
+/// Returns the longest time with less than 1 Mb/s after the first 3 s of the download. Units:
+/// seconds.
 fn longest_outage(rates: &[f64]) -> f64 {
     let (mut longest, mut current) = (0u32, 0u32);
     for rate in &rates[3..] {
@@ -225,6 +236,10 @@ fn longest_outage(rates: &[f64]) -> f64 {
 }
 
 impl Experiment for Mobility {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("comparison of access points")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-fig8"]
     }
@@ -260,7 +275,7 @@ impl Experiment for Mobility {
         );
         findings.value("N.fig8.gap", longest_outage(&handed), Unit::Seconds);
         findings.value("N.fig8.delta", DELTA as f64, Unit::Beacons);
-        // In the laboratory, before the stairs.
+        // Part of the walk in the laboratory, before the stairs.
         let start = |rates: &[f64]| mean(&rates[..(10.0 / SPEED) as usize]);
         findings.shape(
             "N.fig8.noecn",

@@ -1,20 +1,21 @@
-//! All access points at once: a client with a subflow through each of those that it can hear.
+//! Concurrent use of all access points: a client with a subflow through each access point in reach.
 //!
 //! # Scope
-//! The evaluation on one channel and on several. Estimator, marking and slots are the machines of
-//! [`hawser_radio::delivery`]; the air is [`hawser_sim::radio`], but for figure 6, which the paper
-//! has from a queue model of its own.
+//! This module contains the evaluation on one channel and on several channels. Estimator, marking
+//! and slots are the machines of [`hawser_radio::delivery`]; the medium is that of
+//! [`hawser_sim::radio`], except for figure 6, for which the paper uses its own queue model.
 //!
 //! # Limitations
-//! A client's interfaces share one radio, with one queue and one contention, as section 4's
-//! footnote has it (they were stations of their own before a look at figure 9). Places are signal
-//! strengths that fit the paper's rates for plain TCP, because the paper states no positions.
+//! A client's interfaces share one radio, with one queue and one contention, as in section 4's
+//! footnote (they were separate stations until a first run of figure 9). Positions are represented
+//! by signal strengths that give the paper's rates of plain TCP, because the paper states no
+//! positions.
 //!
-//! Rates of 802.11a/g follow a control that is like Minstrel. Linux's own (chains of four rates,
-//! slower ones sampled in the second place, up to 24 attempts) was tried: alone, an access point
-//! then gains 12 % where nothing fades, and loses 8 % where the fading is fast, so that both
-//! together gain 36 % between them in figure 3 instead of the paper's 10 %, and hidden access
-//! points no longer collapse.
+//! Rates of 802.11a/g follow a Minstrel-like control. Linux's own control (chains of four rates,
+//! slower ones sampled in the second position, up to 24 attempts) was tried: a single access point
+//! then gains 12 % without fading and loses 8 % with fast fading, so that both access points
+//! together gain 36 % at positions between them in figure 3 instead of the paper's 10 %, and the
+//! throughput of hidden access points no longer collapses.
 
 mod contention;
 mod diversity;
@@ -24,11 +25,11 @@ mod marking;
 mod mobility;
 mod nomadic;
 mod office;
-mod place;
 mod positions;
 mod retries;
 mod shift;
 mod switching;
+mod topology;
 
 pub use diversity::Diversity;
 pub use fairness::{FAR, Fairness, NEAR, card};
@@ -37,10 +38,10 @@ pub use marking::{CongestedUplink, MoreAccessPoints, Sweep};
 pub use mobility::Mobility;
 pub use nomadic::{Nomadic, minstrel_ht};
 pub use office::Office;
-pub use positions::{CarrierSense, HiddenAccessPoints, PLACES, apart, between, hidden, minstrel};
+pub use positions::{CarrierSense, HiddenAccessPoints, POSITIONS, apart, between, hidden, minstrel};
 pub use retries::RetryLimits;
 pub use shift::Shift;
-pub use switching::{ManyUsers, TwoChannels};
+pub use switching::{SeveralUsers, TwoChannels};
 
 use crate::reproduce::{Quantity, Unit};
 

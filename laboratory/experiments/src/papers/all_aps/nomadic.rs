@@ -1,27 +1,27 @@
-//! A client with 802.11n at places between two access points: section 4.2's last experiment, and
+//! Client with 802.11n at positions between two access points: section 4.2's last experiment, and
 //! figure 7.
 //!
-//! What the paper does not state, and what was taken:
-//! - The places of [`super::positions`], with slow fading only (1 dB): rates that deliver need no
-//!   retries then, as the paper describes minstrel_ht.
-//! - One stream of 20 MHz, a rate that delivers nine attempts in ten, twenty frames at once (the
-//!   paper's number).
-//! - The access points buffer as those of [`super::fairness`] do, and the server is 5 ms away, as
-//!   in [`super::mobility`]. Chosen after a look: at first the buffer was 200 packets, the paper's
-//!   estimate for its eq. 5, and the server 2 ms away. With so large a buffer a subflow that
-//!   overran it once has too small a window to fill it again, so that the farther access point does
-//!   not take its turns, which is what the paper sees it do.
-//! - OLIA; 30 s after 5 s.
-//! - The optimum is the better access point when it is alone.
+//! Values that the paper does not state, chosen here:
+//! - The positions of [`super::positions`], with slow fading only (1 dB): suitable rates then need
+//!   no retries, as the paper describes minstrel_ht.
+//! - A single stream of 20 MHz, a rate that delivers nine attempts in ten, and aggregates of twenty
+//!   frames (the paper's number).
+//! - The buffers of the access points are those of [`super::fairness`], and the server has a delay
+//!   of 5 ms, as in [`super::mobility`]. Both were changed after the first results: initially the
+//!   buffer was 200 packets, the paper's estimate for its eq. 5, and the server's delay 2 ms. After
+//!   one overflow of such a large buffer a subflow's window is too small to fill it again, so the
+//!   farther access point does not compete for the air, although it does in the paper.
+//! - OLIA; the measurement lasts 30 s after 5 s.
+//! - The optimum is the throughput of the better access point alone.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{RateControl, Signal, StationConfig};
 use hawser_units::Duration;
 
 use super::fairness::BUFFER;
-use super::place::{Flow, Load, Place};
-use super::positions::{PLACES, between, from};
+use super::positions::{POSITIONS, between, from};
 use super::ratio;
+use super::topology::{Flow, Load, Topology};
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Unit};
 use hawser_sim::mptcp::Coupling;
 use hawser_sim::tcp::Congestion;
@@ -30,7 +30,7 @@ use hawser_sim::tcp::Congestion;
 #[derive(Clone, Copy, Debug)]
 pub struct Nomadic;
 
-/// A card of 802.11n whose rate control wants frames delivered.
+/// Returns the configuration of an 802.11n card whose rate control maximizes delivery.
 #[must_use]
 pub fn minstrel_ht(channel: u16) -> StationConfig {
     let rates = Standard::N.rates();
@@ -48,29 +48,33 @@ pub fn minstrel_ht(channel: u16) -> StationConfig {
     }
 }
 
-/// A client that downloads at a place through these access points.
-fn download(seed: u64, at: usize, used: &[usize], marks: bool) -> (Place, Flow) {
+/// Starts a download of a client at a position through these access points.
+fn download(seed: u64, at: usize, used: &[usize], marks: bool) -> (Topology, Flow) {
     let configs = [minstrel_ht(36), minstrel_ht(36)];
-    let mut place = Place::new(seed, &configs, &Signal::clear(), Duration::from_millis(5));
+    let mut topology = Topology::new(seed, &configs, &Signal::clear(), Duration::from_millis(5));
     let signals = between(at).map(|signal| signal.fading(1.0, Duration::from_secs(1)));
-    let client = place.client(&signals, used, marks);
+    let client = topology.client(&signals, used, marks);
     let load = if used.len() == 1 {
         Load::Tcp(Congestion::NewReno)
     } else {
         Load::Mptcp(Coupling::Olia)
     };
-    let flow = place.download(&client, &load);
-    (place, flow)
+    let flow = topology.download(&client, &load);
+    (topology, flow)
 }
 
-/// What it gets, in Mb/s.
+/// Returns the client's rate. Units: Mb/s.
 fn rate(seed: u64, at: usize, used: &[usize], marks: bool) -> f64 {
-    let (mut place, flow) = download(seed, at, used, marks);
-    place.run(from(35));
-    place.rate(flow, from(5), from(35))
+    let (mut topology, flow) = download(seed, at, used, marks);
+    topology.run(from(35));
+    topology.rate(flow, from(5), from(35))
 }
 
 impl Experiment for Nomadic {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("comparison of access points")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-fig3", "N-fig7"]
     }
@@ -83,17 +87,17 @@ impl Experiment for Nomadic {
 
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
         let of = |used: &[usize], marks| -> Vec<f64> {
-            (0..PLACES).map(|at| rate(seed, at, used, marks)).collect()
+            (0..POSITIONS).map(|at| rate(seed, at, used, marks)).collect()
         };
         let (first, second) = (of(&[0], false), of(&[1], false));
         let (plain, marked) = (of(&[0, 1], false), of(&[0, 1], true));
         let best: Vec<f64> = first.iter().zip(&second).map(|(a, b)| a.max(*b)).collect();
         let mut findings = Findings::default();
-        let ends = [0, PLACES - 1];
+        let ends = [0, POSITIONS - 1];
         let near = ends.map(|at| plain[at] / best[at]);
         findings.value("N.sec4.11n", f64::midpoint(near[0], near[1]), Unit::Ratio);
         let shares = marked.iter().zip(&best).map(|(marked, best)| marked / best);
-        let share = 100.0 * shares.sum::<f64>() / PLACES as f64;
+        let share = 100.0 * shares.sum::<f64>() / POSITIONS as f64;
         findings.value("N.fig7.share", share, Unit::Percent);
         let gains = ends.map(|at| marked[at] / plain[at]);
         findings.shape(
@@ -121,7 +125,7 @@ impl Experiment for Nomadic {
     }
 
     fn timeline(&self, seed: u64) -> Option<String> {
-        let (place, _) = download(seed, 0, &[0, 1], true);
-        Some(place.picture("Figure 7: near one of two access points, 802.11n, with marks"))
+        let (topology, _) = download(seed, 0, &[0, 1], true);
+        Some(topology.picture("Figure 7: near one of two access points, 802.11n, with marks"))
     }
 }

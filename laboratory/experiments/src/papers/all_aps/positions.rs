@@ -1,26 +1,29 @@
-//! A client on its way from one access point to another: figures 2 and 3.
+//! Client at positions between two access points: figures 2 and 3.
 //!
-//! What the paper does not state, and what was taken:
-//! - Figure 2: seven places, from -50 dBm of one access point and -74 of the other to the reverse,
-//!   in equal steps; a frame 10 dB stronger is read over another.
-//! - Figure 3: seven places at equal distances on the line between the access points; 30 dB a
-//!   decade of distance, as within buildings; a floor of -85 dBm. In the middle -70 dBm arrive, so
-//!   that a rate of 18 to 24 Mb/s is the best, which the paper says of both access points there.
-//!   Fading of 5 dB with a coherence of 50 ms, of each access point for itself (a second was tried,
-//!   and gives no gain in the middle).
-//! - No marks: these experiments come before them. Minstrel-like rate control; 100 packets of
-//!   buffer; a server 10 ms away; OLIA; 8 s after 3 s at each place.
+//! Values that the paper does not state, chosen here:
+//! - Figure 2: seven positions, from -50 dBm of one access point and -74 dBm of the other to the
+//!   reverse, in equal steps; a frame that is 10 dB stronger than a colliding one is received
+//!   (capture).
+//! - Figure 3: seven positions at equal distances on the line between the access points; 30 dB per
+//!   decade of distance, as within buildings; a noise floor of -85 dBm. The power in the middle is
+//!   -70 dBm, so that a rate of 18 to 24 Mb/s is the best, as the paper states for both access
+//!   points there. Fading of 5 dB with a coherence time of 50 ms, independent for each access point
+//!   (1 s was tried, and gives no gain in the middle).
+//! - The client does not mark packets, which the paper introduces later. Rate control like
+//!   Minstrel; buffers of 100 packets; a server with a delay of 10 ms; OLIA; 8 s after 3 s at each
+//!   position.
 //!
 //! Figure 3's "at all positions" is missed near either access point, where the far one's few
-//! packets take nearly a tenth of the air, and by the luck of eight seconds in the middle; in forty
-//! seconds the least share is 0.86 to 0.88. Minstrel's whole chain of some twenty attempts at four
-//! rates was tried: the far access point then delivers more, and the least share is 0.73 to 0.78.
+//! packets take nearly a tenth of the air, and in the middle by the random variation of 8 s; in 40
+//! s the smallest share is 0.86 to 0.88. Minstrel's whole chain of some twenty attempts at four
+//! rates was tried: the far access point then delivers more, and the smallest share is 0.73 to
+//! 0.78.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{FrameLoss, RateControl, Signal, StationConfig};
 use hawser_units::{Duration, Rate};
 
-use super::place::{Load, Place};
+use super::topology::{Load, Topology};
 use super::{mbps, ratio};
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Unit};
 use hawser_sim::mptcp::Coupling;
@@ -30,31 +33,31 @@ use hawser_sim::tcp::Congestion;
 #[derive(Clone, Copy, Debug)]
 pub struct HiddenAccessPoints;
 
-/// Figure 3: access points that do.
+/// Figure 3: access points that hear each other.
 #[derive(Clone, Copy, Debug)]
 pub struct CarrierSense;
 
-/// Places between two access points.
-pub const PLACES: usize = 7;
+/// Number of positions between two access points. Source: our choice (start of this file).
+pub const POSITIONS: usize = 7;
 
-/// How access points receive each other that do not.
+/// Returns the signal between access points that do not hear each other.
 #[must_use]
 pub fn apart() -> Signal {
     Signal::of_power(-120.0)
 }
 
-/// How the client receives two hidden access points at a place.
+/// Returns the signals at which the client receives two hidden access points at a position.
 #[must_use]
-pub fn hidden(place: usize) -> [Signal; 2] {
-    let step = 24.0 / (PLACES - 1) as f32;
-    [-50.0 - step * place as f32, -74.0 + step * place as f32].map(Signal::of_power)
+pub fn hidden(position: usize) -> [Signal; 2] {
+    let step = 24.0 / (POSITIONS - 1) as f32;
+    [-50.0 - step * position as f32, -74.0 + step * position as f32].map(Signal::of_power)
 }
 
-/// How the client receives two access points that hear each other, at a place.
+/// Returns the signals at which the client receives two access points that hear each other.
 #[must_use]
-pub fn between(place: usize) -> [Signal; 2] {
-    let way = (place + 1) as f32 / (PLACES + 1) as f32;
-    [way, 1.0 - way].map(|distance| {
+pub fn between(position: usize) -> [Signal; 2] {
+    let distance = (position + 1) as f32 / (POSITIONS + 1) as f32;
+    [distance, 1.0 - distance].map(|distance| {
         let signal = Signal {
             power: -70.0 - 30.0 * (2.0 * distance).log10(),
             loss: FrameLoss::Noise(-85.0),
@@ -68,18 +71,18 @@ pub(super) fn from(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// What both access points together give, in Mb/s.
+/// Total throughput of both access points. Units: Mb/s.
 struct Totals {
     alone: [f64; 2],
     mptcp: f64,
     udp: f64,
-    /// The better access point's datagrams when it is alone.
+    /// Throughput of datagrams with the better access point alone.
     udp_alone: f64,
-    /// The larger share of a second, in the mean, with MPTCP.
+    /// Larger subflow's share of the frames in a second with MPTCP, averaged over the seconds.
     monopoly: f64,
 }
 
-/// A card of 802.11a whose rate control wants throughput.
+/// Returns the configuration of an 802.11a card whose rate control maximizes throughput.
 #[must_use]
 pub fn minstrel() -> StationConfig {
     StationConfig {
@@ -90,11 +93,11 @@ pub fn minstrel() -> StationConfig {
 }
 
 fn walk(seed: u64, between: &Signal, receives: fn(usize) -> [Signal; 2]) -> Vec<Totals> {
-    (0..PLACES)
+    (0..POSITIONS)
         .map(|at| {
             let signals = receives(at);
-            let place = || {
-                Place::new(
+            let topology = || {
+                Topology::new(
                     seed,
                     &[minstrel(), minstrel()],
                     between,
@@ -102,24 +105,24 @@ fn walk(seed: u64, between: &Signal, receives: fn(usize) -> [Signal; 2]) -> Vec<
                 )
             };
             let alone = [0, 1].map(|used| {
-                let mut place = place();
-                let client = place.client(&signals, &[used], false);
-                let flow = place.download(&client, &Load::Tcp(Congestion::NewReno));
-                place.run(from(11));
-                place.rate(flow, from(3), from(11))
+                let mut topology = topology();
+                let client = topology.client(&signals, &[used], false);
+                let flow = topology.download(&client, &Load::Tcp(Congestion::NewReno));
+                topology.run(from(11));
+                topology.rate(flow, from(3), from(11))
             });
-            let mut both = place();
+            let mut both = topology();
             let client = both.client(&signals, &[0, 1], false);
             let flow = both.download(&client, &Load::Mptcp(Coupling::Olia));
             both.run(from(11));
             let udp_alone = [0, 1].map(|used| {
-                let mut place = place();
-                let client = place.client(&signals, &[used], false);
-                let flow = place.download(&client, &Load::Udp(Rate::from_mbps(30)));
-                place.run(from(5));
-                place.rate(flow, from(1), from(5))
+                let mut topology = topology();
+                let client = topology.client(&signals, &[used], false);
+                let flow = topology.download(&client, &Load::Udp(Rate::from_mbps(30)));
+                topology.run(from(5));
+                topology.rate(flow, from(1), from(5))
             });
-            let mut datagrams = place();
+            let mut datagrams = topology();
             let flows = [0, 1].map(|used| {
                 let client = datagrams.client(&signals, &[used], false);
                 datagrams.download(&client, &Load::Udp(Rate::from_mbps(30)))
@@ -139,13 +142,13 @@ fn walk(seed: u64, between: &Signal, receives: fn(usize) -> [Signal; 2]) -> Vec<
         .collect()
 }
 
-/// A second of MPTCP over both access points at a place.
+/// Returns a timeline of one second of MPTCP over both access points at a position.
 fn picture(seed: u64, between: &Signal, signals: &[Signal; 2], title: &str) -> String {
     let configs = [minstrel(), minstrel()];
-    let mut place = Place::new(seed, &configs, between, Duration::from_millis(10));
-    let client = place.client(signals, &[0, 1], false);
-    place.download(&client, &Load::Mptcp(Coupling::Olia));
-    place.picture(title)
+    let mut topology = Topology::new(seed, &configs, between, Duration::from_millis(10));
+    let client = topology.client(signals, &[0, 1], false);
+    topology.download(&client, &Load::Mptcp(Coupling::Olia));
+    topology.picture(title)
 }
 
 fn best(totals: &Totals) -> f64 {
@@ -156,7 +159,7 @@ fn draw(setup: &str, all: &[Totals]) -> crate::reproduce::Plot {
     let points = |of: &dyn Fn(&Totals) -> f64| {
         all.iter()
             .enumerate()
-            .map(|(place, totals)| (place as f64, of(totals)))
+            .map(|(position, totals)| (position as f64, of(totals)))
             .collect()
     };
     Plot::new(
@@ -174,6 +177,10 @@ fn draw(setup: &str, all: &[Totals]) -> crate::reproduce::Plot {
 }
 
 impl Experiment for HiddenAccessPoints {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("comparison of access points")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-fig2"]
     }
@@ -187,13 +194,13 @@ impl Experiment for HiddenAccessPoints {
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
         let all = walk(seed, &apart(), hidden);
         let mut findings = Findings::default();
-        let ends = [&all[0], &all[PLACES - 1]];
+        let ends = [&all[0], &all[POSITIONS - 1]];
         let least = ends
             .iter()
             .map(|totals| (totals.udp / totals.udp_alone).min(totals.mptcp / best(totals)))
             .fold(f64::INFINITY, f64::min);
         findings.shape("N.fig2.ends", least >= 0.9, vec![ratio("least share", least)]);
-        let middle = &all[PLACES / 2];
+        let middle = &all[POSITIONS / 2];
         let numbers = vec![
             mbps("UDP", middle.udp),
             mbps("MPTCP", middle.mptcp),
@@ -217,11 +224,15 @@ impl Experiment for HiddenAccessPoints {
 
     fn timeline(&self, seed: u64) -> Option<String> {
         let title = "Figure 2: between two access points that do not hear each other";
-        Some(picture(seed, &apart(), &hidden(PLACES / 2), title))
+        Some(picture(seed, &apart(), &hidden(POSITIONS / 2), title))
     }
 }
 
 impl Experiment for CarrierSense {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("comparison of access points")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-fig3"]
     }
@@ -246,7 +257,7 @@ impl Experiment for CarrierSense {
         findings.shape("N.fig3a.best", least >= 0.95, vec![ratio("least share", least)]);
         findings.value(
             "N.fig3a.mid",
-            100.0 * (gain(&all[PLACES / 2]) - 1.0),
+            100.0 * (gain(&all[POSITIONS / 2]) - 1.0),
             Unit::Percent,
         );
         let mut evidence = Vec::new();
@@ -269,16 +280,16 @@ impl Experiment for CarrierSense {
         let fast = single(seed, fixed(54));
         findings.value("N.sec4.lowrate", slow / fast, Unit::Ratio);
         let share = |coupling| {
-            let mut place = Place::new(
+            let mut topology = Topology::new(
                 seed,
                 &[minstrel(), minstrel()],
                 &Signal::clear(),
                 Duration::from_millis(10),
             );
-            let client = place.client(&[Signal::lossy(0.1), Signal::lossy(0.1)], &[0, 1], false);
-            place.download(&client, &Load::Mptcp(coupling));
-            place.run(from(23));
-            place.first_share(&client, from(3), from(23))
+            let client = topology.client(&[Signal::lossy(0.1), Signal::lossy(0.1)], &[0, 1], false);
+            topology.download(&client, &Load::Mptcp(coupling));
+            topology.run(from(23));
+            topology.first_share(&client, from(3), from(23))
         };
         let shares = [share(Coupling::Lia), share(Coupling::Olia)];
         let rates = pair(seed, [minstrel(), minstrel()], [0.1, 0.1]);
@@ -302,24 +313,24 @@ impl Experiment for CarrierSense {
     }
 }
 
-/// The rates of two saturated access points whose frames are lost so often.
+/// Returns the rates of two saturated access points with these losses.
 fn pair(seed: u64, configs: [StationConfig; 2], loss: [f64; 2]) -> [f64; 2] {
-    let mut place = Place::new(seed, &configs, &Signal::clear(), Duration::from_millis(1));
+    let mut topology = Topology::new(seed, &configs, &Signal::clear(), Duration::from_millis(1));
     let signals = loss.map(Signal::lossy);
     let flows = [0, 1].map(|used| {
-        let client = place.client(&signals, &[used], false);
-        place.download(&client, &Load::Udp(Rate::from_mbps(40)))
+        let client = topology.client(&signals, &[used], false);
+        topology.download(&client, &Load::Udp(Rate::from_mbps(40)))
     });
-    place.run(from(6));
-    flows.map(|flow| place.rate(flow, from(1), from(6)))
+    topology.run(from(6));
+    flows.map(|flow| topology.rate(flow, from(1), from(6)))
 }
 
 fn single(seed: u64, config: StationConfig) -> f64 {
-    let mut place = Place::new(seed, &[config], &Signal::clear(), Duration::from_millis(1));
-    let client = place.client(&[Signal::clear()], &[0], false);
-    let flow = place.download(&client, &Load::Udp(Rate::from_mbps(40)));
-    place.run(from(6));
-    place.rate(flow, from(1), from(6))
+    let mut topology = Topology::new(seed, &[config], &Signal::clear(), Duration::from_millis(1));
+    let client = topology.client(&[Signal::clear()], &[0], false);
+    let flow = topology.download(&client, &Load::Udp(Rate::from_mbps(40)));
+    topology.run(from(6));
+    topology.rate(flow, from(1), from(6))
 }
 
 #[cfg(test)]
@@ -328,8 +339,8 @@ mod tests {
 
     #[test]
     fn places_are_the_same_from_either_side() {
-        for at in 0..PLACES {
-            let other = PLACES - 1 - at;
+        for at in 0..POSITIONS {
+            let other = POSITIONS - 1 - at;
             assert!((hidden(at)[0].power - hidden(other)[1].power).abs() < 1e-4);
             assert!((between(at)[0].power - between(other)[1].power).abs() < 1e-4);
         }

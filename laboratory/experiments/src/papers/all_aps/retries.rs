@@ -1,8 +1,8 @@
 //! Hidden senders and the retry limit: figure 2c.
 //!
-//! What the paper does not state, and what was taken: 1500-byte packets at 54 Mb/s, 200 episodes 60
-//! ms apart at each limit. A loss of the first sender counts for the episode in which, or after
-//! which, it happens: nothing else loses its frames.
+//! Values that the paper does not state, chosen here: 1500-byte packets at 54 Mb/s, and for each
+//! limit 200 episodes 60 ms apart. A loss of the first sender counts for the current or the last
+//! episode, since its frames have no other cause of loss.
 
 use hawser_netem::Random;
 use hawser_netem::air::phy::{DATA_OVERHEAD, PhyRate, Standard};
@@ -16,6 +16,7 @@ use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Unit}
 #[derive(Clone, Copy, Debug)]
 pub struct RetryLimits;
 
+/// Number of episodes for each limit, and their distance. Source: our choice (start of this file).
 const EPISODES: usize = 200;
 const APART: Duration = Duration::from_millis(60);
 
@@ -26,11 +27,12 @@ fn send(air: &mut Air<u32>, from: StationId, to: StationId, now: Instant) {
         len: 1500 + DATA_OVERHEAD,
         urgent: false,
     };
-    // Its queue has room for the few frames that are given to it.
+    // The queue has room for these few frames.
     let _ = air.handle_packet(from, frame, now);
 }
 
-/// The percentage of episodes in which the saturated sender and the single one lose a packet.
+/// Returns the percentages of episodes in which the saturated sender and the single sender lose a
+/// packet.
 fn losses(retries: u8, seed: u64) -> [f64; 2] {
     let mut air = Air::new(seed, Instant::ZERO);
     let config = StationConfig {

@@ -1,10 +1,11 @@
-//! How fast a sender leaves a path that has become worse: section 6.1.
+//! Time that a sender takes to leave a path that has become worse: section 6.1.
 //!
-//! What the paper does not state, and what was taken: the medium of [`super::contention`], with two
-//! perfect access points (0.5 ms a packet) and a round trip of 50 ms; one of them begins to lose a
-//! fifth of its packets after 20 s. The traffic has shifted when it has brought a tenth of the
-//! packets of a second or less, as iperf counts (chosen after a look: the queue of 0.1 s and a
-//! round trip or two are all that it takes besides).
+//! Values that the paper does not state, chosen here: the medium of [`super::contention`], with two
+//! perfect access points (0.5 ms per packet) and a round-trip time of 50 ms; one of them begins to
+//! lose a fifth of its packets after 20 s. The traffic has shifted when that access point delivers
+//! at most a tenth of the packets in a second, as iperf counts. This criterion was chosen after the
+//! first results: apart from this second, the shift only takes the 0.1 s of the queue and one or
+//! two round trips.
 
 use hawser_units::{Duration, Instant};
 
@@ -27,7 +28,8 @@ impl Experiment for Shift {
     }
 
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
-        // When in the sawtooth the change falls is chance: a mean over several times.
+        // The phase of the sawtooth at the change is random, so the result is a mean over several
+        // times.
         let mut sum = 0.0;
         for change in 0..CHANGES {
             let after = Duration::from_secs(20) + Duration::from_millis(370 * change);
@@ -52,4 +54,6 @@ impl Experiment for Shift {
     }
 }
 
+/// Number of changes, at different times of the connection. Source: our choice; the mean of fewer
+/// depends on these times.
 const CHANGES: u64 = 8;

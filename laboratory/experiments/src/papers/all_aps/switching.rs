@@ -1,11 +1,11 @@
-//! Switching channels: the tables of sections 7 and 7.1.
+//! Channel switching: the tables of sections 7 and 7.1.
 //!
-//! What the paper does not state, and what was taken:
-//! - A switch costs 5 ms of every slot, as the text measures; in what remains a channel gives what
-//!   TCP gets on it alone.
+//! Values that the paper does not state, chosen here:
+//! - A switch takes 5 ms of every slot, as measured in the text; in the rest of the slot a channel
+//!   has the throughput of TCP on that channel alone.
 //! - With many users, each visits its channels in a new random order every cycle and begins at a
-//!   random time. A slot grows by 1 to 10 ms; what it gave is divided by its full length, and the
-//!   next cycle's slots follow from it.
+//!   random time. A slot is extended by 1 to 10 ms; its throughput is the transferred data divided
+//!   by its full length, and determines the next cycle's slots.
 
 use hawser_netem::Random;
 use hawser_radio::delivery::slots::Config;
@@ -20,18 +20,18 @@ pub struct TwoChannels;
 
 /// Section 7.1: several clients, three channels.
 #[derive(Clone, Copy, Debug)]
-pub struct ManyUsers;
+pub struct SeveralUsers;
 
-/// What a switch takes. Source: All-APs section 7 (about 5 ms).
+/// Duration of a switch. Source: All-APs section 7 (about 5 ms).
 const SWITCH: Duration = Duration::from_millis(5);
 
-/// The throughput of one client when two channels carry `rates`, in Mb/s.
+/// Returns the throughput of one client when two channels carry `rates`. Units: Mb/s.
 fn switched(rates: [f64; 2], preference: f64) -> f64 {
     let config = Config {
         preference,
         ..Config::default()
     };
-    // In silence: what is known before the first cycle.
+    // Slots without measurements, before the first cycle.
     let mut slots = config.slots(&[0.0, 0.0]);
     let mut carried = 0.0;
     for _ in 0..CYCLES {
@@ -51,9 +51,15 @@ fn switched(rates: [f64; 2], preference: f64) -> f64 {
     carried / (CYCLES as f64 * config.cycle.as_secs_f64())
 }
 
+/// Number of simulated cycles. Source: our choice, many times those until the slots no longer
+/// change.
 const CYCLES: usize = 200;
 
 impl Experiment for TwoChannels {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("comparison of access points")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-sec7"]
     }
@@ -91,21 +97,22 @@ impl Experiment for TwoChannels {
     }
 }
 
-/// One client of many.
+/// Client of section 7.1.
 struct User {
     channel: usize,
-    /// Channels yet to come in this cycle, and their slots.
+    /// Channels that remain in this cycle, and their slots.
     order: Vec<usize>,
     slots: Vec<Duration>,
     ends: f64,
     began: f64,
-    /// Mbit in this slot.
+    /// Data transferred in this slot. Units: Mbit.
     given: f64,
     seen: [f64; CHANNELS],
 }
 
+/// Number of channels. Source: All-APs section 7.1.
 const CHANNELS: usize = 3;
-/// Source: All-APs section 7.1.
+/// Rate of a channel. Source: All-APs section 7.1.
 const RATE: f64 = 22.0;
 const LENGTH: f64 = 300.0;
 
@@ -141,7 +148,7 @@ impl User {
     }
 }
 
-/// The share of what `count` users could carry on three channels.
+/// Returns the throughput of `count` users as a share of the possible throughput on three channels.
 fn utilisation(count: usize, random: &mut Random) -> f64 {
     let mut users: Vec<User> = (0..count).map(|_| User::new(random)).collect();
     let (mut now, mut carried) = (0.0, 0.0);
@@ -165,7 +172,11 @@ fn utilisation(count: usize, random: &mut Random) -> f64 {
     carried / (LENGTH * RATE * count.min(CHANNELS) as f64)
 }
 
-impl Experiment for ManyUsers {
+impl Experiment for SeveralUsers {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("comparison of access points")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["N-sec7.1"]
     }
@@ -213,6 +224,7 @@ impl Experiment for ManyUsers {
     }
 }
 
+/// Numbers of users. Source: All-APs section 7.1.
 const USERS: [usize; 7] = [1, 2, 3, 4, 5, 7, 10];
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Migration of one flow (figure 6) and the choice of its network by policy (figure 10).
 //!
-//! What the paper does not state, and what was taken: WiMAX of 4 Mb/s and 40 ms one way, WiFi of 12
-//! Mb/s and 10 ms; a waypoint 15 ms away from both ends; one flow of a current Linux host, without
-//! end.
+//! Values that the paper does not state, chosen here: WiMAX of 4 Mb/s and 40 ms one way; WiFi of 12
+//! Mb/s and 10 ms; a waypoint at 15 ms from both ends; one endless flow of a current Linux host.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,32 +16,38 @@ use super::switch::{End, Switch, socket};
 use super::{network, wire};
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 use hawser_sim::app::{TcpSink, TcpSource};
-use hawser_sim::host::{self, Host, SocketId, Way, join};
+use hawser_sim::host::{self, Host, SocketId, join};
 use hawser_sim::network::{Network, NodeId};
 use hawser_sim::packet::{Address, FlowId};
 use hawser_sim::tcp::Config;
 
-/// Figure 6: WiMAX, after 30 s WiFi, after 50 s WiFi through an off-path middlebox.
+/// Figure 6: the flow starts on WiMAX, moves to WiFi after 30 s, and to WiFi through an off-path
+/// middlebox after 50 s.
 #[derive(Clone, Copy, Debug)]
 pub struct Migrating;
 
-/// Figure 10: WiMAX while the device moves, WiFi when it stands.
+/// Figure 10: the flow uses WiMAX while the device moves and WiFi while it stands.
 #[derive(Clone, Copy, Debug)]
 pub struct ByPolicy;
 
+/// Networks: number, rate in kbit/s, one-way delay in ms. Source: our choice (start of this file),
+/// since the paper has no absolute rates.
 const WIMAX: (NetworkId, u64, u64) = (NetworkId(0), 4_000, 40);
 const WIFI: (NetworkId, u64, u64) = (NetworkId(1), 12_000, 10);
-/// WiFi to the waypoint, and on from there.
+/// WiFi as far as the waypoint, the first part of the indirect route: network, rate in kbit/s,
+/// one-way delay in ms. Source: our choice (start of this file).
 const DETOUR: (NetworkId, u64, u64) = (NetworkId(2), 12_000, 15);
+/// Network from the waypoint on. Source: the next number.
 const BEYOND: NetworkId = NetworkId(3);
 
-/// A phone and a server, both with switches, two networks and a waypoint.
+/// Simulated phone and server, both with switches, connected by two networks and a waypoint.
 struct World {
     network: Network,
     phone: NodeId,
     server: NodeId,
     sink: (NodeId, SocketId),
-    /// Direct by WiMAX and by WiFi, and by the waypoint; as the phone and as the server see them.
+    /// Direct routes over WiMAX and over WiFi, and the route over the waypoint; each as seen by the
+    /// phone and by the server.
     routes: [(Route, Route); 3],
 }
 
@@ -57,7 +62,7 @@ impl World {
         let here = [(); 2].map(|()| world.address(client));
         let there = world.address(remote);
         let boxed = world.address(remote);
-        // Ports as `join` gives them: the first of each host.
+        // `join` assigns the first port of each host.
         let end = |address: Address, port: u16| socket(address, port);
         let direct = |address: Address| Route {
             near: end(address, 0),
@@ -123,7 +128,7 @@ impl World {
         let near = host::End {
             host: remote,
             application: Box::new(TcpSource::new(config, None, Instant::ZERO)),
-            ways: &[Way {
+            routes: &[host::Route {
                 link: server_wire.0,
                 local: there,
                 remote: here[0],
@@ -132,7 +137,7 @@ impl World {
         let far = host::End {
             host: client,
             application: Box::new(TcpSink::new(config, None, Instant::ZERO)),
-            ways: &[Way {
+            routes: &[host::Route {
                 link: client_wire.0,
                 local: here[0],
                 remote: there,
@@ -160,21 +165,21 @@ impl World {
         self.network.node(node).expect("it was added as a switch")
     }
 
-    /// Mbit/s between two times.
+    /// Returns the rate between two times. Units: Mbit/s.
     fn rate(&self, from: f64, to: f64) -> f64 {
         let host: &Host = self.network.node(self.sink.0).expect("it was added as a host");
         let sink: &TcpSink = host.application(self.sink.1).expect("it was joined as this");
         sink.meter().rate(at(from), at(to)) / 1e6
     }
 
-    /// Whether bytes arrived in every second but those in `spared`.
+    /// Returns whether bytes arrived in every second except the excluded ones.
     fn lives(&self, seconds: u32, spared: &[u32]) -> bool {
         let all = (0..seconds).filter(|second| !spared.contains(second));
         all.into_iter()
             .all(|second| self.rate(f64::from(second), f64::from(second + 1)) > 0.0)
     }
 
-    /// When packets of the server first took a network, in seconds.
+    /// Returns when packets of the server first used a network. Units: seconds.
     fn first(&self, network: NetworkId) -> f64 {
         let first = self.switch(self.server).first.get(&network);
         first.map_or(f64::NAN, |first| first.since(Instant::ZERO).as_secs_f64())
@@ -191,7 +196,7 @@ impl World {
     }
 }
 
-/// What a flow gets on one network alone, between two times after its start.
+/// Returns the rate of a flow on one network alone, between two times after its start.
 fn alone(seed: u64, route: usize, from: f64, to: f64) -> f64 {
     let mut world = World::new(seed);
     if route > 0 {
@@ -217,6 +222,10 @@ fn figure(setup: &str, curve: Curve) -> Plot {
 }
 
 impl Experiment for Migrating {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("flow table")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["A-fig6"]
     }
@@ -276,6 +285,10 @@ impl Experiment for Migrating {
 }
 
 impl Experiment for ByPolicy {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("flow table")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["A-fig10"]
     }
@@ -327,6 +340,7 @@ impl Experiment for ByPolicy {
     }
 }
 
-/// When the device stops, in seconds, and how long it must stand before that counts.
+/// Time at which the device stops (seconds), and how long it must stand before that counts. Source:
+/// our choice; TCP has reached its rate before, and the same time remains for the comparison.
 const STOPS: f64 = 30.0;
 const HOLD: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@
 //!
 //! # Limitations
 //! Networks are wired links of constant rate. The paper's rates are lost, so absolute rates here
-//! say nothing; figure 3's overheads are the real data path's to show.
+//! have no meaning; only the real data path can show figure 3's overheads.
 
 mod migrating;
 mod stitching;
@@ -20,7 +20,8 @@ pub use stitching::{Outages, PacketSize, TenNetworks, TwoNetworks};
 use hawser_netem::{Capacity, LinkConfig};
 use hawser_units::{Duration, Rate};
 
-/// A network of `kbps`, `ms` one way, with a queue of 100 ms or a few packets.
+/// Creates a network of `kbps` with a one-way delay of `ms`, and a queue of 100 ms or a few
+/// packets.
 fn network(kbps: u64, ms: u64) -> LinkConfig {
     LinkConfig {
         capacity: Capacity::Rate(Rate::from_bps(kbps * 1_000)),
@@ -30,7 +31,7 @@ fn network(kbps: u64, ms: u64) -> LinkConfig {
     }
 }
 
-/// A link inside a host or a data centre.
+/// Creates a link inside a host or a data centre.
 fn wire() -> LinkConfig {
     LinkConfig {
         capacity: Capacity::Rate(Rate::from_mbps(1_000)),

@@ -1,5 +1,5 @@
-//! Hosts' switches as nodes: one that follows its flow table, with one end of a migration, and one
-//! that stitches.
+//! Switches of hosts as simulated nodes: a switch with a flow table and one end of a migration, and
+//! a stitching switch.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,19 +15,19 @@ use hawser_wire::inner::{Ecn as InnerEcn, FlowKey, Summary, protocol};
 use hawser_sim::network::{Context, LinkId, Node};
 use hawser_sim::packet::{Address, Body, Ecn, FlowId, Packet};
 
-/// What the two ends of a migration say to each other.
+/// Message between the two ends of a migration.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
     Order(Order),
     Answer(Answer),
 }
 
-/// Messages in flight, by the number that their packets carry.
+/// Messages in flight, indexed by the number in their packets.
 pub(super) type Post = Rc<RefCell<Vec<Message>>>;
 
-/// Which end of a migration a switch is.
+/// Role of a switch in a migration.
 pub(super) enum End {
-    /// None: a waypoint.
+    /// A waypoint, which has no role of its own in the migration.
     Waypoint,
     Mover(Box<Mover>),
     Follower(Box<Follower>),
@@ -41,13 +41,13 @@ pub(super) struct Switch {
     pub(super) view: View,
     pub(super) post: Post,
     pub(super) links: BTreeMap<NetworkId, LinkId>,
-    /// By which network each route leaves.
+    /// Network of each route.
     pub(super) networks: BTreeMap<Route, NetworkId>,
-    /// To the host's applications.
+    /// Link to the host's applications.
     pub(super) inside: Option<LinkId>,
     /// Entries that are in the table for the flow.
     installed: Vec<(Rule, EntryId)>,
-    /// When packets of the flow first left by each network.
+    /// Time of the flow's first packet on each network.
     pub(super) first: BTreeMap<NetworkId, Instant>,
     pub(super) events: Vec<(Instant, Event)>,
     pub(super) refused: u64,
@@ -70,16 +70,16 @@ impl Switch {
         }
     }
 
-    /// Begins to move the flow.
+    /// Starts the migration of the flow.
     pub(super) fn migrate(&mut self, route: Route, peer: Route, context: &mut Context<'_>) {
         if let End::Mover(mover) = &mut self.end {
-            // A flow that is being moved is moved where it was last told to.
+            // During a migration the machine remembers the latest target.
             let _busy = mover.migrate(route, peer, context.now());
         }
         self.pump(context);
     }
 
-    /// Sends what is due and brings the table up to date.
+    /// Sends due messages and updates the flow table.
     fn pump(&mut self, context: &mut Context<'_>) {
         let now = context.now();
         let mut messages = Vec::new();
@@ -177,7 +177,9 @@ impl Switch {
     }
 }
 
-/// Above what a host has for its other traffic.
+/// Priority of the flow's entries, above those of a host's other traffic. Source: our choice, any
+/// number above zero, the priority of the table-miss entry (OpenFlow Switch Specification 1.3
+/// section 5.4).
 const PRIORITY: u16 = 100;
 
 impl Node for Switch {
@@ -189,7 +191,7 @@ impl Node for Switch {
         let now = context.now();
         if let Body::Tunnel(number) = packet.body {
             if matches!(self.end, End::Waypoint) {
-                // A waypoint passes the ends' messages to the other side.
+                // A waypoint forwards the messages of one end to the other.
                 let other = self.links.values().find(|known| !is_pair(**known, link));
                 if let Some(&other) = other {
                     context.send(other, packet);
@@ -236,12 +238,12 @@ impl Node for Switch {
     }
 }
 
-/// The links of one network are made one after the other, to and fro.
+/// Returns whether two links are the two directions of one network: their ids are consecutive.
 fn is_pair(one: LinkId, other: LinkId) -> bool {
     one.index() / 2 == other.index() / 2
 }
 
-/// A model's address as one of the Internet's.
+/// Converts an address of the simulator to an Internet socket address.
 pub(super) fn socket(address: Address, port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from_bits(0x0a00_0000 | address.0), port))
 }
@@ -285,19 +287,18 @@ fn ends(summary: &Summary) -> (SocketAddr, SocketAddr) {
     )
 }
 
-/// One side of a pair of switches that stitch: each flow on one network, the same in both
-/// directions.
+/// Stitching switch at one end: each flow uses one network, the same in both directions.
 pub(super) struct Stitcher {
     pub(super) stitch: Rc<RefCell<Stitch>>,
     pub(super) networks: Vec<(LinkId, Stitched)>,
     pub(super) inside: Option<LinkId>,
-    /// Whether this side hears of its networks and tells the stitching.
+    /// Set if this end observes its networks and informs the stitching machine.
     pub(super) is_client: bool,
     pub(super) moved: Vec<Moved>,
 }
 
 impl Stitcher {
-    /// A network comes or goes.
+    /// Reports to the stitching machine that a network became available or unavailable.
     pub(super) fn set(&mut self, network: usize, is_up: bool) {
         let id = NetworkId(network as u32);
         let mut stitch = self.stitch.borrow_mut();
@@ -321,7 +322,7 @@ impl Node for Stitcher {
             }
             return;
         }
-        // Both directions of a flow are one flow: its number stands for the five-tuple.
+        // Both directions belong to one flow, so the flow's number replaces the five-tuple.
         let key = FlowKey {
             source_port: packet.flow.0 as u16,
             destination_port: 0,

@@ -1,5 +1,5 @@
-//! Figure 2 of the paper: a laptop, two access points on channels 1 and 11, a neighbour, gateways
-//! that throttle, a server.
+//! Laboratory of the paper's figure 2: a laptop, two access points on channels 1 and 11, a
+//! neighbour, gateways that limit the rate, and a server.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{AccessPointConfig, RateControl, Signal, StationConfig, StationId};
@@ -8,20 +8,20 @@ use hawser_radio::slots::{Config, NetworkConfig, NetworkId, SlotSchedule};
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use hawser_sim::app::{TcpDuplex, TcpSink, TcpSource};
-use hawser_sim::host::{Application, End, Host, SocketId, Way, join};
+use hawser_sim::host::{Application, End, Host, Route, SocketId, join};
 use hawser_sim::network::NodeId;
 use hawser_sim::packet::{Address, FlowId};
 use hawser_sim::radio::{JugglerMachine, PeerMachine, Radio, Wire, wire, wire_both};
 use hawser_sim::tcp;
 use hawser_sim::{LinkId, Network};
 
-/// How the laptop reaches its networks.
+/// Radios with which the laptop reaches its networks.
 #[derive(Clone, Debug)]
 pub(crate) enum Laptop {
-    /// One card for each network, always there.
+    /// A permanent card for each network.
     Cards,
-    /// One radio, shared. A weight for each network; a slot that scans, when there is one; the slot
-    /// of weight one.
+    /// A shared radio: a weight for each network, an optional scanning slot, and the duration of a
+    /// slot of weight one.
     Juggler {
         weights: Vec<u32>,
         scan: Option<(u32, Vec<u16>)>,
@@ -29,7 +29,7 @@ pub(crate) enum Laptop {
     },
 }
 
-/// What a network is behind.
+/// Device in front of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behind {
     AccessPoint(u16),
@@ -39,7 +39,7 @@ pub(crate) enum Behind {
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) laptop: Laptop,
-    /// Each network, and what its gateway lets through. Units: KB/s of 1024 bytes.
+    /// Networks, each with the rate limit of its gateway. Units: KB/s of 1024 bytes.
     pub(crate) networks: Vec<(Behind, f64)>,
 }
 
@@ -107,7 +107,7 @@ impl Plan {
         lab
     }
 
-    /// The laptop's stations: one, or one for each network.
+    /// Adds the laptop's stations: a single one, or one for each network.
     fn add_laptop(
         &self,
         radio: &mut Radio,
@@ -188,13 +188,13 @@ impl Lab {
         self.up.resize(networks.len(), last);
     }
 
-    fn ways(&self, network: usize) -> (Way, Way) {
-        let server = Way {
+    fn routes(&self, network: usize) -> (Route, Route) {
+        let server = Route {
             link: self.down[network],
             local: self.far,
             remote: self.near[network],
         };
-        let client = Way {
+        let client = Route {
             link: self.up[network],
             local: self.near[network],
             remote: self.far,
@@ -202,14 +202,14 @@ impl Lab {
         (server, client)
     }
 
-    /// Joins two applications over ways through these networks, in order.
+    /// Connects two applications over paths through these networks, in order.
     pub(crate) fn join(
         &mut self,
         server: Box<dyn Application>,
         client: Box<dyn Application>,
         networks: &[usize],
     ) -> (SocketId, SocketId) {
-        let (near, far): (Vec<_>, Vec<_>) = networks.iter().map(|network| self.ways(*network)).unzip();
+        let (near, far): (Vec<_>, Vec<_>) = networks.iter().map(|network| self.routes(*network)).unzip();
         self.flows += 1;
         join(
             &mut self.network,
@@ -217,17 +217,17 @@ impl Lab {
             End {
                 host: self.server,
                 application: server,
-                ways: &near,
+                routes: &near,
             },
             End {
                 host: self.client,
                 application: client,
-                ways: &far,
+                routes: &far,
             },
         )
     }
 
-    /// A download over one network, which the laptop opens.
+    /// Starts a download over one network, opened by the laptop.
     pub(crate) fn download(&mut self, network: usize, total: Option<u64>, start: Instant) -> Transfer {
         let config = tcp::Config {
             opening: tcp::Opening::ByReceiver,
@@ -242,9 +242,9 @@ impl Lab {
         }
     }
 
-    /// One connection over one network with data both ways, which the laptop opens: its source is
-    /// the laptop's end.
-    pub(crate) fn both_ways(&mut self, network: usize, start: Instant) -> Transfer {
+    /// Opens a connection over one network with data in both directions; its source is the laptop's
+    /// end.
+    pub(crate) fn duplex(&mut self, network: usize, start: Instant) -> Transfer {
         let config = tcp::Config::linux_2_6();
         let near = Box::new(TcpDuplex::asking(config, None, start));
         let far = Box::new(TcpDuplex::answering(config, None));
@@ -272,7 +272,8 @@ impl Lab {
         host.application(socket).expect("it is such an application")
     }
 
-    /// Runs until `is_done` or the time is over; looks every 100 ms. Returns whether it was done.
+    /// Runs until `is_done` returns true, checked every 100 ms, or until the limit. Returns whether
+    /// it was done.
     pub(crate) fn run_until(&mut self, limit: Duration, is_done: impl Fn(&Self) -> bool) -> bool {
         let end = Instant::ZERO + limit;
         while self.network.now() < end {
@@ -285,20 +286,20 @@ impl Lab {
         false
     }
 
-    /// The laptop's shared radio.
+    /// Returns the laptop's shared radio.
     pub(crate) fn machine(&self) -> &JugglerMachine {
         let radio: &Radio = self.network.node(self.air).expect("it is a radio");
         radio.machine(self.radio).expect("the laptop juggles")
     }
 
-    /// The same, to set it up.
+    /// Returns the laptop's shared radio for configuration.
     pub(crate) fn machine_mut(&mut self) -> &mut JugglerMachine {
         let radio: &mut Radio = self.network.node_mut(self.air).expect("it is a radio");
         radio.machine_mut(self.radio).expect("the laptop juggles")
     }
 
-    /// When the first byte came to the far end of a connection with data both ways, to a tenth of a
-    /// millisecond.
+    /// Returns when the first byte arrived at the far end of a connection with data in both
+    /// directions, to a tenth of a millisecond.
     pub(crate) fn first_arrival(&mut self, transfer: Transfer, limit: Duration) -> Option<Duration> {
         while self.network.now().since(Instant::ZERO) < limit {
             let next = self.network.now() + Duration::from_micros(100);
@@ -311,7 +312,8 @@ impl Lab {
         None
     }
 
-    /// A time between one second and one more cycle of slots, when everything has been joined.
+    /// Returns a random time within one cycle of slots after the first second, when all
+    /// associations are complete.
     pub(crate) fn start(&self) -> Instant {
         let within = self.network.streams().get("start").uniform();
         Instant::ZERO + Duration::from_secs(1) + Duration::from_millis(500).mul_f64(within)
@@ -324,12 +326,13 @@ pub(crate) fn channel(behind: Behind) -> u16 {
     }
 }
 
-/// A station of the laboratory.
+/// Returns the configuration of a station of the laboratory.
 pub(crate) fn card(channel: u16) -> StationConfig {
     StationConfig::fixed(Standard::G, channel, PhyRate::Ofdm(54))
 }
 
-/// The same with the rate control of a laptop's card of the time: slower when nobody answers.
+/// Returns the configuration with the rate control of a laptop card of that time, which lowers the
+/// rate when acknowledgements are missing.
 fn neighbour(channel: u16) -> StationConfig {
     StationConfig {
         rate: RateControl::stepping(Standard::G.rates()),
@@ -337,7 +340,7 @@ fn neighbour(channel: u16) -> StationConfig {
     }
 }
 
-/// A gateway that lets this much through each way. Units: KB/s of 1024 bytes.
+/// Returns a gateway that limits each direction to `rate`. Units: KB/s of 1024 bytes.
 pub(crate) fn gateway(rate: f64) -> LinkConfig {
     LinkConfig {
         capacity: Capacity::Rate(Rate::from_bps((rate * 8192.0) as u64)),
@@ -347,18 +350,19 @@ pub(crate) fn gateway(rate: f64) -> LinkConfig {
     }
 }
 
-/// One way.
+/// Delay of the wire in each direction. Source: the round trip of 8 ms of Juggler section 6.1, of
+/// which the rest is on the air.
 const WIRE: Duration = Duration::from_micros(2_500);
-/// Of the laboratory's striping experiments, and the default.
+/// Slot of the laboratory's striping experiments, and the default. Source: Juggler section 3.4.
 pub(crate) const SLOT: Duration = Duration::from_millis(100);
-/// The file of sections 6.2.1 to 6.2.3: 10 MB.
+/// Size of the file. Source: Juggler section 6.2.1, 10 MB. Units: bytes.
 pub(crate) const FILE: u64 = 10 << 20;
-/// Two access points on the paper's channels.
+/// Returns two access points on the paper's channels.
 pub(crate) fn two(rate: f64) -> Vec<(Behind, f64)> {
     vec![(Behind::AccessPoint(1), rate), (Behind::AccessPoint(11), rate)]
 }
 
-/// Half of the radio for each of two access points.
+/// Returns a shared radio with equal weights for two access points.
 pub(crate) fn halves() -> Laptop {
     Laptop::Juggler {
         weights: vec![1, 1],

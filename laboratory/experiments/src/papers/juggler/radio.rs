@@ -1,5 +1,5 @@
-//! Switching cost, slots, scanning beside traffic, and hand-off: figures 3 and 4, table 1, section
-//! 3.4.
+//! Switching cost, slots, scanning concurrent with traffic, and hand-off: figures 3 and 4, table 1,
+//! section 3.4.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ use hawser_sim::network::{Context, LinkId, Node};
 use hawser_sim::packet::{Address, Packet};
 use hawser_sim::radio::{ApMachine, JugglerMachine, Note, Radio, dhcp_message, dhcp_packet, wire};
 
-/// How long switches and slots take.
+/// Durations of switches and slots.
 ///
 /// The radio's own times are the paper's (six register writes of 500 us for a channel, see
-/// [`Config`]); what is measured is the whole switch, with the null frame's exchange on the air,
-/// over more than ten thousand of them.
+/// [`Config`]). The measurement covers the whole switch, including the exchange of the null frame
+/// on the air, over more than ten thousand switches.
 #[derive(Clone, Copy, Debug)]
 pub struct Switching;
 
@@ -84,7 +84,7 @@ impl Experiment for Switching {
     }
 }
 
-/// When the radio came to which network, and how long it took.
+/// Switches of the radio: time, network and duration of each.
 struct Switches(Vec<(Instant, usize, Duration)>);
 
 impl Switches {
@@ -93,8 +93,8 @@ impl Switches {
         all.sum::<f64>() / self.0.len() as f64
     }
 
-    /// The mean slot of each of two networks, from the end of the slot before: with the switch to
-    /// it.
+    /// Returns the mean slot of each of two networks, measured from the end of the previous slot,
+    /// so including the switch.
     fn slots(&self) -> [f64; 2] {
         let (mut sums, mut counts) = ([0.0; 2], [0.0; 2]);
         for pair in self.0.windows(2) {
@@ -125,7 +125,7 @@ fn switches(
         lab.machine_mut().parts().0.set_switch(switch, Duration::ZERO);
     }
     lab.network.run(Instant::ZERO + time);
-    // The first ones join, which takes the place of the null frame.
+    // The first slots associate instead of sending a null frame.
     let notes = lab.machine().notes().iter();
     let switched = notes.filter_map(|(at, note)| match *note {
         Note::Switched { to, took } => {
@@ -145,25 +145,26 @@ fn slots(ms: u64) -> Laptop {
     }
 }
 
-/// A download beside scanning, and hand-off.
+/// Download with concurrent scanning, and hand-off.
 ///
-/// Not stated and chosen here. Figure 4: slots of 450 and 50 ms, as section 6.3 has them for the
-/// same shares; rates up to 500 KB/s. Table 1, discovery: slots of 900 and 100 ms, the defaults;
-/// the scanning slot skips the primary's own channel, which is heard anyway; the new access point
-/// comes up at any time. A network that was found shares the scanning slot's tenth, half each. Its
-/// DHCP server waits one to two seconds for somebody who has the address already (see
-/// [`DhcpServerConfig`]). Fail-over: slots of 900, 50 and 50 ms; gateways that do not throttle; the
-/// link is cut at any time; data go both ways at once on one connection; the process reads without
-/// a pause, so that its timeout runs from the last byte that came. Fail-over is tried a hundred
-/// times and discovery four hundred times, evenly over the scanning slots' period, for steadier
-/// means than the paper's twenty give; a trial in which nothing had come for half a second before
-/// the cut is none.
+/// Values that the paper does not state, chosen here. Figure 4: slots of 450 and 50 ms, as section
+/// 6.3 has them for the same shares; rates up to 500 KB/s. Table 1, discovery: slots of 900 and 100
+/// ms, the defaults; the scanning slot skips the primary's own channel, which is received anyway;
+/// the new access point starts at a random time. A found network and the scanning slot each get
+/// half of the scanning slot's tenth. The network's DHCP server waits one to two seconds for
+/// another user of the address (see [`DhcpServerConfig`]). Fail-over: slots of 900, 50 and 50 ms;
+/// gateways without rate limit; the link fails at a random time; one connection transfers data in
+/// both directions at the same time; the process reads without pauses, so that its timeout runs
+/// from the last received byte. Fail-over is tried 100 times and discovery 400 times, evenly over
+/// the scanning slots' period, since their means vary less than those of the paper's 20 trials. A
+/// trial does not count if nothing arrived in the half second before the failure.
 ///
-/// Discovery takes 1.07 s in the mean, not "within one second": half a period of two seconds is
-/// nearly one, a beacon is waited for in the slot, and a slot of 100 ms less the switch, at beacons
-/// every 102.4 ms, misses one in fourteen and waits for the next period. A mean of twenty trials
-/// lies below one second three times in ten. Three channels in turn, the primary's included, would
-/// take half a second longer.
+/// Discovery takes 1.07 s in the mean, not "within one second", for three reasons: half of the
+/// scanning slots' period of 2 s is nearly one second; the client waits for a beacon within the
+/// slot; and a slot of 100 ms less the switch misses one in fourteen of the beacons, which are
+/// 102.4 ms apart, and waits for the next period. The mean of 20 trials is below one second in
+/// three cases of ten. Three channels in turn, the primary's included, would take half a second
+/// longer.
 #[derive(Clone, Copy, Debug)]
 pub struct Background;
 
@@ -235,10 +236,11 @@ fn penalty(seed: u64, findings: &mut Findings) {
     ));
 }
 
-/// Seconds from the first beacon to the association, and from there to the addresses.
+/// Returns the times from the first beacon to the association, and from the association to the
+/// addresses. Units: seconds.
 ///
-/// The time of the first beacon is drawn within the part of the scanning slots' period that belongs
-/// to the trial: all of the period is tried as often.
+/// The time of the first beacon is drawn from the trial's own part of the scanning slots' period,
+/// so that the trials cover the period evenly.
 fn discover(seed: u64, trial: u64) -> Result<(f64, f64), ExperimentError> {
     let mut lab = Plan {
         seed,
@@ -297,8 +299,8 @@ fn discover(seed: u64, trial: u64) -> Result<(f64, f64), ExperimentError> {
     ))
 }
 
-/// Seconds from the cut to the next packet at the server, and from the detection to it. `None`: the
-/// connection had timed out before.
+/// Returns the times from the failure, and from its detection, to the next packet at the server.
+/// `None` if the connection timed out before. Units: seconds.
 fn fail_over(seed: u64) -> Result<Option<(f64, f64)>, ExperimentError> {
     let laptop = Laptop::Juggler {
         weights: vec![18, 1],
@@ -319,8 +321,8 @@ fn fail_over(seed: u64) -> Result<Option<(f64, f64)>, ExperimentError> {
         handoff.set_role(second, Role::Secondary, juggler, Instant::ZERO);
     }
     let start = lab.start();
-    let before = lab.both_ways(0, start);
-    let later = lab.both_ways(1, Instant::FAR_FUTURE);
+    let before = lab.duplex(0, start);
+    let later = lab.duplex(1, Instant::FAR_FUTURE);
     let cut = start + Duration::from_secs(10);
     let cut = cut + Duration::from_secs(1).mul_f64(lab.network.streams().get("cut").uniform());
     let (air, dead, client) = (lab.air, lab.stations[0], lab.radio);
@@ -356,11 +358,11 @@ fn fail_over(seed: u64) -> Result<Option<(f64, f64)>, ExperimentError> {
     )))
 }
 
-/// The part of a home router that gives addresses; nothing is behind it.
+/// DHCP server of a home router, without a network behind it.
 struct HomeRouter {
     server: DhcpServer,
     lan: Option<LinkId>,
-    /// By hardware address, which here is the client's own address.
+    /// Addresses by hardware address, which in this experiment is the client's own address.
     clients: BTreeMap<u64, (Address, Address)>,
     timer: Option<TimerId>,
 }
@@ -410,16 +412,22 @@ impl Node for HomeRouter {
     }
 }
 
-/// Section 3.5: a channel takes six writes, between which the driver waited 5 ms before it was
-/// changed.
+/// Register writes of a channel switch; the original driver waited 5 ms between them (section 3.5).
 const WRITES: u32 = 6;
 const UNPATCHED_WRITE: Duration = Duration::from_millis(5);
-/// Section 6.1.
+/// Timeout of a socket. Source: Juggler section 6.1.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
+/// Number of fail-overs. Source: Juggler table 1 has twenty trials; five times as many halve the
+/// deviation of the mean.
 const TRIALS: u64 = 100;
+/// Number of discoveries. Source: Juggler table 1 has twenty trials; their times are spread over
+/// the whole scan, so the mean needs more.
 const DISCOVERIES: u64 = 400;
-/// Two channels in turn, one a second.
+/// Scanning period: two channels in turn, one each second. Source: weights of 9 and 1 of 100 ms
+/// (Juggler section 3.4).
 const SCAN_PERIOD: Duration = Duration::from_secs(2);
-/// A gateway that does not throttle: 100 Mbit/s. Units: KB/s.
+/// Rate of a gateway without a limit. Source: 100 Mbit/s in kilobytes of 1,024 bytes. Units: KB/s.
 const ETHERNET: f64 = 1e8 / 8192.0;
+/// Rates of the primary access point. Units: KB/s. Source: our choice, among those of Juggler
+/// section 6.2.1, 25 to 2,000.
 const RATES: [f64; 5] = [25.0, 50.0, 100.0, 250.0, 500.0];

@@ -1,28 +1,33 @@
-//! Figure 9: a neighbour beside the access point.
+//! Figure 9: slots for a neighbour in ad hoc mode, in addition to those of the access point.
 
 use hawser_units::{Duration, Instant};
 
 use super::lab::{Behind, Laptop, Plan};
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 
-/// 450 ms for the access point, 50 ms for a neighbour in ad hoc mode that keeps nothing; a download
-/// over each.
+/// Slots of 450 ms for the access point and of 50 ms for a neighbour in ad hoc mode that buffers
+/// nothing; a download over each.
 ///
-/// Not stated: the rates (here 50 to 500 KB/s, the highest that the text names), how long was
-/// measured (here 60 s), and how the neighbour's card chooses rates (here it steps down when nobody
-/// answers). The side channel's throughput hangs on what lets TCP out of its timeouts: what is
-/// under way when the slot ends is lost, the timer then doubles, and only one repetition in ten
-/// falls into a slot. With the laboratory's round trip the third repetition comes 1.46 s after the
-/// slot, just into another one, or just not: the paper's 40 KB/s are four fifths of what slots
-/// carry at all, so that its neighbour probably kept packets, in a driver that tries for longer or
-/// behind a slower rate; here some eighteen frames are tried in vain while the laptop is away, more
-/// than are under way. With 128 attempts a frame or more it is 41 KB/s, but then TCP learns how
-/// long the laptop is away and its timer expires twice in 60 s, whereas the paper names timeouts as
-/// the cause; 802.11b's rates, longer slots and other rate controls give 0.1 to 6 KB/s.
+/// Values that the paper does not state: the rates (here 50 to 500 KB/s, the highest that the text
+/// names), the measured time (here 60 s), and the rate control of the neighbour's card (here it
+/// lowers the rate when acknowledgements are missing). The side channel's throughput depends on how
+/// TCP recovers from its timeouts: packets in flight at the end of the slot are lost, the timer
+/// then doubles, and only one retransmission in ten falls into a slot. With the laboratory's
+/// round-trip time the third retransmission follows 1.46 s after the slot, which is near the edge
+/// of a later slot. The paper's 40 KB/s are four fifths of the slots' capacity, so its neighbour
+/// probably buffered packets, in a driver with more attempts or behind a slower rate. Here some
+/// eighteen frames fail while the laptop is absent, more than are in flight. With 128 or more
+/// attempts per frame the result is 41 KB/s, but TCP then adapts to the laptop's absence and its
+/// timer expires twice in 60 s, whereas the paper names timeouts as the cause. The rates of
+/// 802.11b, longer slots and other rate controls give 0.1 to 6 KB/s.
 #[derive(Clone, Copy, Debug)]
 pub struct SideChannel;
 
 impl Experiment for SideChannel {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("ad hoc side channel")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["J-fig9"]
     }
@@ -75,7 +80,7 @@ impl Experiment for SideChannel {
     }
 }
 
-/// KB/s of a download over each network.
+/// Returns the rate of a download over each network. Units: KB/s.
 pub(super) fn measure(seed: u64, laptop: Laptop, networks: Vec<(Behind, f64)>) -> Vec<f64> {
     let count = networks.len();
     let mut lab = Plan {
@@ -96,4 +101,6 @@ pub(super) fn measure(seed: u64, laptop: Laptop, networks: Vec<(Behind, f64)>) -
         .collect()
 }
 
+/// Rates of the primary access point. Source: our choice, up to 500, of which Juggler states the
+/// rate of the side channel. Units: KB/s.
 const RATES: [f64; 5] = [50.0, 100.0, 200.0, 350.0, 500.0];

@@ -5,14 +5,15 @@ use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quant
 use hawser_sim::radio::Radio;
 use hawser_units::Duration;
 
-/// A 10 MB file over one access point, two cards, and one shared radio, while the gateways' rate
-/// grows.
+/// Download of a 10 MB file over one access point, over two cards, and over one shared radio, at
+/// increasing rates of the gateways.
 ///
-/// Not stated: see [`super`]. A file counts as downloaded when its second half is.
+/// [`super`] lists values that the paper does not state. A file counts as downloaded when its
+/// slower half is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Striping;
 
-/// How long it took, and what was sent again.
+/// Duration of a run, and its retransmissions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     seconds: f64,
@@ -134,7 +135,7 @@ fn repetitions(rows: &[Row], findings: &mut Findings) {
         evidence.push((format!("{} KB/s: 2 cards", row.0), count(row.2.repeated)));
         evidence.push((format!("{} KB/s: juggler", row.0), count(row.3.repeated)));
     }
-    // Few: one segment in a hundred.
+    // "Few" retransmissions are at most one segment in a hundred.
     let few = FILE / 1448 / 100;
     let are_few = [r100, r500, r1000, r1500].iter().all(|row| row.2.repeated <= few);
     findings.shape("J.fig6.cards", are_few, evidence.clone());
@@ -173,7 +174,7 @@ fn download(seed: u64, laptop: Laptop, networks: Vec<(Behind, f64)>) -> Result<R
     })
 }
 
-/// How many times faster one radio is over two access points than over one, by rate.
+/// Returns the speed-up of one radio over two access points against one, by rate.
 pub(super) fn gains(seed: u64, rates: &[f64]) -> Result<Vec<(f64, f64)>, ExperimentError> {
     let gain = |rate: &f64| {
         let one = download(seed, Laptop::Cards, vec![(Behind::AccessPoint(1), *rate)])?;
@@ -187,9 +188,11 @@ fn ratio(value: f64) -> Quantity {
     Quantity::new(value, Unit::Ratio)
 }
 
-/// Figure 5a has 25 to 500, 5b 500 to 2,000; where its points lay is lost.
+/// Rates of the gateways: figure 5a has 25 to 500, figure 5b 500 to 2,000; the positions of its
+/// points are lost. Units: KB/s.
 const RATES: [f64; 10] = [
     25.0, 50.0, 100.0, 200.0, 300.0, 500.0, 700.0, 1000.0, 1500.0, 2000.0,
 ];
-/// Between two speed-ups of one seed.
+/// Random difference between two speed-ups of one seed. Source: our choice; a smaller one finds a
+/// fall of the curve where only the seeds differ.
 const NOISE: f64 = 0.05;

@@ -8,16 +8,18 @@ use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quant
 use hawser_sim::app::{Leecher, Pieces, Seeds};
 use hawser_sim::tcp;
 
-/// A 10 MB torrent over one access point and over two, which share the seeds evenly.
+/// Download of a 10 MB torrent over one access point and over two, with the seeds evenly
+/// distributed among them.
 ///
-/// Not stated: how the client asks for pieces; here as the program that the paper modified does, by
-/// its published source (see [`Leecher`]; there is no version 2.4, the newest of that time is
-/// 2.2.4); the rates beyond 500 KB/s, here those of figure 5. "Poor bandwidth" is the median of the
-/// rates up to 100 KB/s. A rate counts as gaining when the download over two is at least 5 %
-/// faster. The gain lasts to rates five times as high as the paper's: what its client or seeds
-/// lacked there is not stated. Where a gain falls below 1.2 is interpolated between rates. The
-/// rates beyond 1000 KB/s and the interpolation were chosen after a look: up to there neither the
-/// torrent's gain nor the file's has fallen so far.
+/// Values that the paper does not state: how the client requests pieces (here as the program that
+/// the paper modified, by its published source, see [`Leecher`]; version 2.4 does not exist, the
+/// newest of that time is 2.2.4), and the rates above 500 KB/s (here those of figure 5). "Poor
+/// bandwidth" is the median of the rates up to 100 KB/s. A rate has a gain if the download over two
+/// access points is at least 5 % faster. The gain persists up to rates five times as high as in the
+/// paper, which does not state what limited its client or seeds there. The rate at which a gain
+/// falls below 1.2 is interpolated. The rates above 1000 KB/s and the interpolation were added
+/// after the first results, in which neither the torrent's nor the file's gain fell below 1.2 up to
+/// 1000 KB/s.
 #[derive(Clone, Copy, Debug)]
 pub struct Swarm;
 
@@ -76,7 +78,7 @@ impl Experiment for Swarm {
     }
 }
 
-/// The rate at which a gain falls below 1.2.
+/// Returns the rate at which the gain falls below 1.2. Units: KB/s.
 fn falls(gains: &[(f64, f64)]) -> f64 {
     let below = gains.windows(2).find(|pair| pair[1].1 < LITTLE);
     below.map_or(f64::INFINITY, |pair| {
@@ -85,7 +87,7 @@ fn falls(gains: &[(f64, f64)]) -> f64 {
     })
 }
 
-/// Seconds; `seeds` names the network of each.
+/// Returns the duration of a download; `seeds` lists the network of each seed. Units: seconds.
 fn download(
     seed: u64,
     laptop: Laptop,
@@ -123,11 +125,13 @@ fn download(
     Ok(done.since(start).as_secs_f64())
 }
 
-/// What a request of the protocol asks for.
+/// Length of a request in the protocol. Source: BEP 3 of BitTorrent, 2^14. Units: bytes.
 const PIECE: u64 = 16 << 10;
-/// A gain that is little.
+/// Gain below which it counts as little. Source: our choice, as the paper gives no number for
+/// little.
 const LITTLE: f64 = 1.2;
-/// "Poor". Units: KB/s.
+/// Highest rate of "poor bandwidth". Units: KB/s. Source: our choice, as the paper gives no number
+/// for poor.
 const POOR: f64 = 100.0;
 const RATES: [f64; 13] = [
     25.0, 50.0, 100.0, 200.0, 250.0, 300.0, 350.0, 400.0, 500.0, 700.0, 1000.0, 1500.0, 2000.0,

@@ -1,4 +1,4 @@
-//! Figure 7: a film that is played while it is fetched.
+//! Playback of a film during its download: figure 7.
 
 use hawser_units::{Duration, Instant};
 
@@ -7,23 +7,24 @@ use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
 use hawser_sim::app::{BlockClient, BlockServer, Blocks};
 use hawser_sim::tcp;
 
-/// A 10 MB film of 400 Kb/s over one access point or two, and how long the player stands still.
+/// Playback of a 10 MB film of 400 Kb/s over one access point or two, and the duration of its
+/// stalls.
 ///
-/// Not stated: the player's buffer (here 144 KB, nine blocks: what the means that it prints imply,
-/// 136 KB, in whole blocks); how a block is asked for (here on a connection for each, as in
-/// HTTP/1.0). A run "without wait" is one that never stops once it has begun. The run over two of
-/// 50 KB/s is made twenty times; it never stops, where one of the paper's twenty does: this
-/// laboratory has no interference. Frames that an access point's card tries in vain when the radio
-/// has gone do not stop it either, in six hundred runs.
+/// Values that the paper does not state: the player's buffer (here 144 KB, nine blocks: the 136 KB
+/// that the paper's means imply, in whole blocks), and how a block is requested (here on a
+/// connection of its own, as in HTTP/1.0). A run "without wait" never stalls after its start. The
+/// run over two access points of 50 KB/s is repeated 20 times and never stalls, whereas one of the
+/// paper's 20 runs does: this laboratory has no interference. Nor do frames that an access point's
+/// card sends in vain after the radio has left cause a stall, in 600 runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Video;
 
-/// How playback went.
+/// Result of playback.
 #[derive(Clone, Debug, Default)]
 struct Playback {
-    /// The first fill included.
+    /// Stalls, including the initial buffering. Units: seconds.
     waits: Vec<f64>,
-    /// Between two waits.
+    /// Playing times between two stalls. Units: seconds.
     plays: Vec<f64>,
 }
 
@@ -74,14 +75,14 @@ impl Experiment for Video {
 }
 
 impl Playback {
-    /// What the finish times of blocks, in their order, mean for who watches.
+    /// Computes playback from the finish times of blocks, in order.
     ///
-    /// Each block has a deadline from when its predecessor began to play. One that misses it stops
-    /// playback until the buffer is full again.
+    /// The start of a block's predecessor determines the block's deadline. A block that misses its
+    /// deadline stops playback until the buffer is full again.
     fn of(done: &[f64]) -> Self {
         let mut playback = Self::default();
         let mut ready = 0.0_f64;
-        // By when all blocks up to this one are there.
+        // Times by which all blocks up to each one have arrived.
         let ready: Vec<f64> = done
             .iter()
             .map(|at| {
@@ -157,12 +158,17 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
+/// Size of a block. Source: Juggler section 6.2.2. Units: bytes.
 const BLOCK: u64 = 16 << 10;
 const COUNT: usize = (FILE / BLOCK) as usize;
-/// Seconds of a block at 400 Kb/s, where the paper's 10 MB last 204.8 s.
+/// Playing time of a block at 400 Kb/s. Source: Juggler section 6.2.2, where 10 MB last 204.8 s.
+/// Units: seconds.
 const BLOCK_PLAYS: f64 = BLOCK as f64 * 8.0 / (400.0 * 1024.0);
-/// Blocks.
+/// Capacity of the player's buffer. Source: the mean gaps of Juggler section 6.2.2 give 136 KB,
+/// which are 8.5 blocks. Units: blocks.
 const BUFFER: usize = 9;
+/// Number of runs. Source: the number of the paper's runs (start of this file, and Juggler section
+/// 6.2.2).
 const RUNS: u64 = 20;
 
 #[cfg(test)]
@@ -179,7 +185,7 @@ mod tests {
         assert!((playback.waits[0] - 18.0 * BLOCK_PLAYS).abs() < 1e-9);
         let end = playback.total() + COUNT as f64 * BLOCK_PLAYS;
         assert!(end >= *done.last().unwrap() && end < *done.last().unwrap() + 18.0 * BLOCK_PLAYS);
-        // Twice the speed: nothing but the first fill.
+        // Twice the speed: only the initial buffering.
         let done: Vec<f64> = (1..=COUNT)
             .map(|block| block as f64 * 0.5 * BLOCK_PLAYS)
             .collect();

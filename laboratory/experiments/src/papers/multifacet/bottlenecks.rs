@@ -1,19 +1,19 @@
-//! Figure 7: a competing link takes a part of one of the three hops.
+//! Competing link that takes part of one of the three hops: figure 7.
 //!
-//! C1: the repeater's hop to the client, of three alike (45 Mb/s). C2 and C3: the shared and the
-//! own link of the access point, with the hops that the paper's table 2 points to, those at 64 feet
-//! of figure 2 (20, 20 and 45 Mb/s). The competitor sends as fast as the hop does; it is near the
-//! client in C1, the access point in C2 and the repeater in C3; the other end of the hop just
-//! senses it in C1 and C3, and in C1 and C2 the third station on the channel is not disturbed, as
-//! the paper states.
+//! C1: the repeater's hop to the client, with three equal hops (45 Mb/s). C2 and C3: the shared and
+//! the own link of the access point, with the hops that the paper's table 2 suggests, those at 64
+//! feet in figure 2 (20, 20 and 45 Mb/s). The competitor sends at the rate of the hop. It is near
+//! the client in C1, the access point in C2 and the repeater in C3. In C1 and C3 the other end of
+//! the hop only senses it, and in C1 and C2 it does not disturb the third station on the channel,
+//! as the paper states.
 //!
-//! What the paper does not state, and what was taken: the competing link offers 10 to 50 % of what
-//! the hop carries. The text may also be read as a hop that is left with 10 to 50 %; equation 2
-//! then gives gains of 1.5 to 5.5 for C3, of which the paper's 1.7 cannot be the mean. This was
-//! settled by the equation, before a run. The naive baseline is below one where the shared channel
-//! is short (C1, C2), but not in C3: in turn over both links it can carry 21 Mb/s there, and the
-//! traditional repeater has no more than the competitor leaves of the own link's 20. UDP is offered
-//! at 60 Mb/s. Video: see [`super::video`].
+//! A value that the paper does not state, chosen here: the competing link offers 10 to 50 % of the
+//! hop's throughput. The text may also mean that the hop retains 10 to 50 %; equation 2 then gives
+//! gains of 1.5 to 5.5 for C3, whose mean cannot be the paper's 1.7. The equation decided this
+//! before a run. The naive baseline is below one where the shared channel is the bottleneck (C1,
+//! C2), but not in C3: alternating between both links, it can carry 21 Mb/s there, whereas the
+//! traditional repeater has only the part of the own link's 20 Mb/s that the competitor leaves. The
+//! offered UDP load is 60 Mb/s. Video: see [`super::video`].
 
 use hawser_units::Rate;
 
@@ -27,10 +27,10 @@ use crate::reproduce::{Experiment, ExperimentError, Findings, Quantity, Unit};
 #[derive(Clone, Copy, Debug)]
 pub struct Bottlenecks;
 
-/// Which hop the competitor takes a part of.
+/// Hop on which the competitor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// The repeater's to the client.
+    /// Hop from the repeater to the client.
     C1,
     /// The shared link.
     C2,
@@ -39,7 +39,7 @@ pub enum Case {
 }
 
 impl Case {
-    /// The own link, the shared one, and the hop to the client.
+    /// Returns the own link, the shared link, and the hop to the client.
     #[must_use]
     pub fn hops(self) -> [Hop; 3] {
         match self {
@@ -48,7 +48,8 @@ impl Case {
         }
     }
 
-    /// Who takes `part` of the hop, on one of these channels of the own and the shared link.
+    /// Returns a competitor that takes `part` of the hop; `channels` are those of the own and the
+    /// shared link.
     #[must_use]
     pub fn competitor(self, part: f64, channels: [u16; 2]) -> Competitor {
         let (mcs, near) = match self {
@@ -67,7 +68,7 @@ impl Case {
         }
     }
 
-    /// The floor with that competitor.
+    /// Returns the floor with the competitor of this case.
     pub(super) fn setup(self, scheme: Scheme, part: f64) -> Setup {
         let [own, shared, down] = self.hops();
         let mut setup = Setup::new(own, shared, Some(down), scheme);
@@ -76,14 +77,14 @@ impl Case {
     }
 }
 
-/// What the competitor takes.
+/// Shares of the competitor. Source: Multifacet section 5.1, 10 to 50 %.
 pub const PARTS: [f64; 5] = [0.1, 0.2, 0.3, 0.4, 0.5];
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The gains of a scheme over the traditional repeater, by what the competitor takes.
+/// Returns the gains of a scheme over the traditional repeater, for each of [`PARTS`].
 fn gains(case: Case, scheme: Scheme, load: Load, seed: u64) -> Vec<f64> {
     let gain = |part: &f64| {
         let rate = |scheme| throughput(&case.setup(scheme, *part), load, LONG, seed);
@@ -93,6 +94,10 @@ fn gains(case: Case, scheme: Scheme, load: Load, seed: u64) -> Vec<f64> {
 }
 
 impl Experiment for Bottlenecks {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("backpressure striping")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["M-fig7"]
     }

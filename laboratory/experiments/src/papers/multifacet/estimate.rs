@@ -1,12 +1,12 @@
-//! Figure 2: what two places of the repeater give, and what equation 2 makes of it.
+//! Throughput at two positions of the repeater, compared with equation 2: figure 2.
 //!
 //! The curves are lost; the text gives the hops at 64 feet (20 and 45 Mb/s), the range of scenario
-//! A (20 to 60) and scenario B's 5. The hops' rates are set by these; what TCP makes of them, end
-//! to end through a traditional repeater, is measured; in scenario A in the mean of two places, at
-//! 64 feet and where both hops carry the same (30, the range's upper end; the first place alone,
-//! before a look at the results, gave 19.99 Mb/s). At 80 feet the repeater is next to the client:
-//! the fastest hop towards it, 20 Mb/s on the own link, and, because the paper's gain needs it, the
-//! fastest on the shared link.
+//! A (20 to 60 Mb/s) and scenario B's 5 Mb/s. These determine the hops' rates; the experiment
+//! measures TCP's end-to-end throughput through a traditional repeater. In scenario A it is the
+//! mean of two positions: at 64 feet, and where both hops carry the same (30 Mb/s, the range's
+//! upper end). The first position alone, used until the first results were seen, gave 19.99 Mb/s.
+//! At 80 feet the repeater is next to the client: the fastest hop to the client, 20 Mb/s on the own
+//! link, and, since the paper's gain requires it, the fastest on the shared link.
 
 use hawser_radio::striping::Hops;
 

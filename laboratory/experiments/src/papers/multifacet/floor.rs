@@ -1,27 +1,27 @@
-//! A floor with an access point, a repeater, clients and those who compete with them, and a server
-//! behind a wire.
+//! Floor with an access point, a repeater, clients, competing stations, and a server behind a wire.
 //!
-//! What the paper does not state, and what was taken for all experiments:
-//! - A wire of 1 Gb/s and 5 ms each way where no delay is stated, hosts of the time: CUBIC without
-//!   HyStart, a loss detection that adapts to reordering, as Linux 3.2 does. This deviates: section
-//!   5 names HighSpeed TCP (RFC 3649, without HyStart) for all results but MPTCP's, and similar
-//!   ones with BIC, CUBIC and New Reno. RFC 3649's functions in place of CUBIC were tried in all
-//!   experiments, nothing else changed: no claim is won, and Table 5's gain goes from 16.6 % to
-//!   17.6 %, beyond its interval, because 802.11n without the buffer falls from 77.3 to 75.6 Mb/s.
-//!   Figure 8a goes from 1.00 and 0.81 (0 and 100 ms) to 1.00 and 0.77, which is less than its
-//!   seeds differ by.
-//! - Eight packets may be unanswered on a link that is not throttled, so a transmission of 802.11n
-//!   aggregates eight frames, on all hops. Chosen after seeing that with 16 or more two links
-//!   differ by more than the 10 ms that the repeater waits, and that a 3x3 link of 40 MHz then
-//!   carries the 210 Mb/s that section 5.5 states as the most of one link.
+//! Values that the paper does not state, chosen here for all experiments:
+//! - A wire of 1 Gb/s and, unless a delay is stated, 5 ms in each direction. The hosts are of that
+//!   time: CUBIC without HyStart, and a loss detection that adapts to reordering, as in Linux 3.2.
+//!   This deviates: section 5 names HighSpeed TCP (RFC 3649, without HyStart) for all results but
+//!   MPTCP's, and similar ones with BIC, CUBIC and New Reno. RFC 3649's functions instead of CUBIC,
+//!   with no other change, were tried in all experiments: no additional claim is reproduced, and
+//!   Table 5's gain changes from 16.6 % to 17.6 %, outside its interval, because 802.11n without
+//!   the buffer decreases from 77.3 to 75.6 Mb/s. Figure 8a changes from 1.00 and 0.81 (0 and 100
+//!   ms) to 1.00 and 0.77, less than the difference between its seeds.
+//! - A link that is not throttled may have eight unacknowledged packets, so an 802.11n transmission
+//!   aggregates eight frames, on all hops. This was chosen because with 16 or more the delays of
+//!   two links differ by more than the 10 ms that the repeater waits, and because with eight a 3x3
+//!   link of 40 MHz carries the 210 Mb/s that section 5.5 states as the maximum of one link.
 //! - The throttle's marks, factors and largest threshold are
-//!   [`hawser_radio::striping::throttle`]'s, settled after a look at the throughput of one set of
-//!   hops (20, 30 and 60 Mb/s) and the same everywhere since. The naive baseline does not put
-//!   packets in order.
-//! - Drivers keep 128 frames a link, as ath9k does; the repeater 200 packets for its clients.
-//! - Five access points of the neighbourhood on each channel send beacons (section 5, "Testbed").
-//! - All who share a channel sense each other unless an experiment says otherwise. Rates of 802.11n
-//!   are fixed for each hop; 802.11a and g sample.
+//!   [`hawser_radio::striping::throttle`]'s, chosen by the throughput of one set of hops (20, 30
+//!   and 60 Mb/s) and used unchanged in all experiments. The naive baseline does not restore the
+//!   order of packets.
+//! - Drivers buffer 128 frames per link, as ath9k does; the repeater buffers 200 packets for its
+//!   clients.
+//! - On each channel five access points of neighbours send beacons (section 5, "Testbed").
+//! - All stations on a channel sense each other unless an experiment specifies otherwise. Each hop
+//!   has a fixed 802.11n rate; 802.11a and g sample rates.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{RateControl, Signal, StationConfig, StationId};
@@ -35,7 +35,7 @@ use hawser_units::{Duration, Instant, Rate};
 
 use super::others::{Competitor, DRIVER, add_neighbours};
 use hawser_sim::app::{Cbr, DatagramSink, Meter, TcpSink, TcpSource};
-use hawser_sim::host::{Application, End, Host, SocketId, Way, join};
+use hawser_sim::host::{Application, End, Host, Route, SocketId, join};
 use hawser_sim::mptcp::{self, Coupling, MptcpSink, MptcpSource};
 use hawser_sim::network::{Network, NodeId};
 use hawser_sim::packet::{FlowId, Packet};
@@ -44,7 +44,7 @@ use hawser_sim::radio::{
 };
 use hawser_sim::tcp;
 
-/// A rate of 802.11n; 40 MHz with the short guard interval, as drivers have it.
+/// Returns a rate of 802.11n; at 40 MHz with the short guard interval, as in drivers.
 #[must_use]
 pub const fn ht(mcs: u8, streams: u8, wide: bool) -> PhyRate {
     PhyRate::Ht {
@@ -55,21 +55,22 @@ pub const fn ht(mcs: u8, streams: u8, wide: bool) -> PhyRate {
     }
 }
 
-/// One hop over the air, both ways.
+/// Hop over the air, in both directions.
 #[derive(Clone, Debug)]
 pub struct Hop {
-    /// Its generation.
+    /// Standard.
     pub standard: Standard,
-    /// How its ends choose rates.
+    /// Rate control of its ends.
     pub rates: RateControl,
     /// Frames in one transmission.
     pub aggregate: u16,
-    /// How its ends receive each other.
+    /// Signal at its ends.
     pub signal: Signal,
 }
 
 impl Hop {
-    /// 802.11n at one rate: a scheme of so many streams, 40 MHz wide or 20.
+    /// Returns an 802.11n hop at one rate: a modulation scheme with this many streams, 40 or 20 MHz
+    /// wide.
     #[must_use]
     pub fn fixed(mcs: u8, streams: u8, wide: bool) -> Self {
         Self {
@@ -80,7 +81,7 @@ impl Hop {
         }
     }
 
-    /// 802.11a or g, at 54 Mb/s but for what the driver samples.
+    /// Returns an 802.11a or g hop at 54 Mb/s, except when the driver samples other rates.
     pub(crate) fn legacy() -> Self {
         Self {
             standard: Standard::A,
@@ -90,7 +91,7 @@ impl Hop {
         }
     }
 
-    /// The same hop of which each frame is lost with this probability.
+    /// Returns the hop with this probability of loss for each frame.
     #[must_use]
     pub fn lossy(self, loss: f64) -> Self {
         Self {
@@ -99,7 +100,7 @@ impl Hop {
         }
     }
 
-    /// Each of its ends.
+    /// Returns the station at each end of the hop.
     #[must_use]
     pub fn station(&self, channel: u16) -> StationConfig {
         StationConfig {
@@ -111,40 +112,40 @@ impl Hop {
     }
 }
 
-/// How the access point uses its two radios.
+/// Use of the access point's two radios.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scheme {
-    /// The own link only.
+    /// Uses the own link only.
     Traditional,
-    /// In turn, without throttling.
+    /// Alternates between both links, without throttling.
     Naive,
     Multifacet,
-    /// By answers, without throttling: the client is not on the shared channel.
+    /// Stripes by acknowledgements, without throttling: the client is not on the shared channel.
     Aggregate,
-    /// The shared channel only.
+    /// Uses the shared channel only.
     OneChannel,
-    /// In shares that the experiment sets.
+    /// Alternates between both links by shares that the experiment sets.
     Turns,
-    /// Each of a client's addresses on a link of its own.
+    /// Uses a link of its own for each of a client's addresses.
     ByAddress,
 }
 
-/// What is the same for all loads.
+/// Parameters that are the same for all loads.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) own: Hop,
     pub(crate) shared: Hop,
-    /// Repeater to clients; `None` on its wire.
+    /// Hop from the repeater to the clients; `None` if they are wired to it.
     pub(crate) down: Option<Hop>,
     pub(crate) scheme: Scheme,
     pub(crate) clients: usize,
-    /// Of the wire, one way.
+    /// Delay of the wire in each direction.
     pub(crate) delay: Duration,
     pub(crate) reorders: bool,
-    /// The access point's. Units: packets.
+    /// Buffer of the access point. Units: packets.
     pub(crate) buffer: usize,
     pub(crate) competitors: Vec<Competitor>,
-    /// Whether others' access points are on the channels.
+    /// Set if other access points are on the channels.
     pub(crate) neighbours: bool,
     pub(crate) channels: [u16; 2],
     /// The repeater's queue for its clients.
@@ -152,9 +153,9 @@ pub(crate) struct Setup {
     pub(crate) threshold: usize,
     pub(crate) monitor: MonitorConfig,
     pub(crate) throttle: ThrottleConfig,
-    /// Channels that disturb each other without understanding.
+    /// Channels whose signals interfere although their frames cannot be decoded.
     pub(crate) overlaps: Vec<(u16, u16)>,
-    /// How the own link looks for a better channel, if it may.
+    /// Search of the own link for a better channel, if allowed.
     pub(crate) search: Option<(Search, SearchPlan)>,
 }
 
@@ -167,7 +168,7 @@ impl Setup {
             scheme,
             clients: 1,
             delay: Duration::from_millis(5),
-            // The naive one is a plain bond.
+            // The naive baseline is a plain bond without a reorder buffer.
             reorders: scheme != Scheme::Naive,
             buffer: BUFFER_PACKETS,
             competitors: Vec::new(),
@@ -183,7 +184,7 @@ impl Setup {
     }
 }
 
-/// What a client gets.
+/// Traffic of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Load {
     Tcp,
@@ -191,19 +192,19 @@ pub(crate) enum Load {
     Udp(Rate),
 }
 
-/// The floor, with its stations.
+/// Simulated floor with its stations.
 pub(crate) struct Floor {
     pub(crate) network: Network,
     pub(crate) air: NodeId,
-    /// Of the own and the shared link: the access point's and the repeater's.
+    /// Stations of the own and the shared link: the access point's and the repeater's.
     access_point: [StationId; 2],
     repeater: [StationId; 2],
-    clients: Vec<(NodeId, Vec<(Way, Way)>)>,
+    clients: Vec<(NodeId, Vec<(Route, Route)>)>,
     server: NodeId,
     flows: u32,
 }
 
-/// One download.
+/// Download of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
     pub(crate) server: (NodeId, SocketId),
@@ -269,7 +270,7 @@ impl Floor {
         floor
     }
 
-    /// Joins a client's host to its station, or to the repeater's wire.
+    /// Connects a client's host to its station, or to the repeater's wire.
     fn add_client(&mut self, index: usize, station: Option<StationId>, backhaul: Wire, setup: &Setup) {
         let host = self.network.add(Host::default());
         let config = LinkConfig {
@@ -285,7 +286,7 @@ impl Floor {
             host,
             config,
         );
-        let mut ways = Vec::new();
+        let mut routes = Vec::new();
         for link in [OWN, SHARED] {
             let (far, near) = (self.network.address(self.server), self.network.address(host));
             let (access_point, repeater) = (self.access_point[OWN], self.repeater[SHARED]);
@@ -300,22 +301,22 @@ impl Floor {
                 let machine: &mut RepeaterMachine = radio.machine_mut(repeater).expect("it repeats");
                 machine.pin(near, link);
             }
-            let there = Way {
+            let there = Route {
                 link: backhaul.to_radio,
                 local: far,
                 remote: near,
             };
-            let here = Way {
+            let here = Route {
                 link: bus.to_radio,
                 local: near,
                 remote: far,
             };
-            ways.push((there, here));
+            routes.push((there, here));
         }
-        self.clients.push((host, ways));
+        self.clients.push((host, routes));
     }
 
-    /// Lets a client download without end.
+    /// Starts an endless download of a client.
     pub(crate) fn download(&mut self, client: usize, load: Load) -> Flow {
         let start = START + Duration::from_millis(13 * u64::from(self.flows + 1));
         let config = tcp_config();
@@ -344,26 +345,26 @@ impl Floor {
         )
     }
 
-    /// Joins two applications over one or both of a client's addresses.
+    /// Connects two applications over one or both of a client's addresses.
     pub(crate) fn join(
         &mut self,
         client: usize,
-        ways: usize,
+        routes: usize,
         source: Box<dyn Application>,
         sink: Box<dyn Application>,
     ) -> Flow {
         self.flows += 1;
         let (host, known) = &self.clients[client];
-        let (there, here): (Vec<Way>, Vec<Way>) = known[..ways].iter().copied().unzip();
+        let (there, here): (Vec<Route>, Vec<Route>) = known[..routes].iter().copied().unzip();
         let near = End {
             host: self.server,
             application: source,
-            ways: &there,
+            routes: &there,
         };
         let far = End {
             host: *host,
             application: sink,
-            ways: &here,
+            routes: &here,
         };
         let host = *host;
         let (at_server, at_client) = join(&mut self.network, FlowId(self.flows), near, far);
@@ -373,7 +374,7 @@ impl Floor {
         }
     }
 
-    /// What arrived.
+    /// Returns the meter of received data.
     pub(crate) fn meter(&self, flow: Flow) -> &Meter {
         let (host, socket) = flow.client;
         let host: &Host = self.network.node(host).expect("it is a host");
@@ -383,12 +384,12 @@ impl Floor {
         tcp().or_else(mptcp).or_else(udp).expect("it is one of these")
     }
 
-    /// The mean rate between two times after the downloads' start. Units: Mb/s.
+    /// Returns the mean rate between two times after the downloads' start. Units: Mb/s.
     pub(crate) fn rate(&self, flow: Flow, from: Duration, to: Duration) -> f64 {
         self.meter(flow).rate(START + from, START + to) / 1e6
     }
 
-    /// Changes the shares of an access point that takes turns.
+    /// Changes the links' shares at an access point that alternates between them.
     pub(crate) fn set_shares(&mut self, shares: [f64; 2]) {
         let at = self.access_point[OWN];
         let radio: &mut Radio = self.network.node_mut(self.air).expect("it is a radio");
@@ -396,13 +397,13 @@ impl Floor {
         machine.set_shares(shares);
     }
 
-    /// Records what is sent from now on, for [`Self::busy`].
+    /// Starts the record of transmissions that [`Self::busy`] needs.
     pub(crate) fn record(&mut self) {
         let radio: &mut Radio = self.network.node_mut(self.air).expect("it is a radio");
         radio.record();
     }
 
-    /// The share of a time in which the stations of a link's channel sent.
+    /// Returns the share of a period in which stations on a link's channel transmitted.
     pub(crate) fn busy(&self, link: usize, from: Instant, to: Instant) -> f64 {
         let radio: &Radio = self.network.node(self.air).expect("it is a radio");
         let channel = radio.air().channel(self.access_point[link]);
@@ -413,7 +414,7 @@ impl Floor {
             / to.since(from).as_secs_f64()
     }
 
-    /// The stations of the own link: the access point's and the repeater's.
+    /// Returns the stations of the own link: the access point's and the repeater's.
     #[cfg(test)]
     pub(crate) fn own_stations(&self) -> [StationId; 2] {
         [self.access_point[OWN], self.repeater[OWN]]
@@ -434,7 +435,8 @@ impl Floor {
     }
 }
 
-/// What `load` gives one client in the mean of `length` after `warm_up`. Units: Mb/s.
+/// Returns the mean throughput of one client with `load`, over `length` after `warm_up`. Units:
+/// Mb/s.
 pub(crate) fn throughput(
     setup: &Setup,
     load: Load,
@@ -447,8 +449,8 @@ pub(crate) fn throughput(
     floor.rate(flow, warm_up, warm_up + length)
 }
 
-/// A second of a floor on which every client downloads, drawn after the throttle has found its
-/// place.
+/// Returns a timeline of one second in which every client downloads, after the throttle has
+/// settled.
 pub(crate) fn picture(setup: &Setup, load: Load, title: &str, seed: u64) -> Option<String> {
     let mut floor = Floor::new(setup, seed);
     for client in 0..setup.clients {
@@ -491,7 +493,7 @@ fn add_link(radio: &mut Radio, setup: &Setup) -> ([StationId; 2], [StationId; 2]
         },
         follows: setup.search.is_some(),
     };
-    // The next station's names are known: those of each machine are two in a row.
+    // The ids of the next stations are known: each machine has two consecutive ones.
     let repeater_ids = [StationId(2), StationId(3)];
     let mut down = configs();
     if let Some(hop) = &setup.down {
@@ -541,7 +543,7 @@ fn striping(setup: &Setup) -> AccessPoint<Packet> {
     AccessPoint::new(config, migration, Instant::ZERO)
 }
 
-/// Linux 3.2's, which the paper's machines run: that of 3.5 without HyStart.
+/// Returns the TCP of Linux 3.2, which the paper's machines run: the TCP of 3.5 without HyStart.
 pub(crate) fn tcp_config() -> tcp::Config {
     tcp::Config {
         recovery: tcp::Recovery::SackAdaptive,
@@ -550,17 +552,21 @@ pub(crate) fn tcp_config() -> tcp::Config {
     }
 }
 
-/// The paper's MPTCP.
+/// Returns the configuration of the paper's MPTCP.
 pub(crate) fn mptcp_config() -> mptcp::Config {
     mptcp::Config::v0_89(Coupling::Lia)
 }
 
-/// After the downloads' start.
+/// Start of the timeline, after the downloads' start. Source: our choice, when TCP's slow start has
+/// ended.
 const DRAWN_AFTER: Duration = Duration::from_secs(3);
-/// When downloads begin.
+/// Start of the downloads. Source: our choice; stations are associated from the beginning, so any
+/// time after it would do.
 pub(crate) const START: Instant = Instant::from_nanos(100_000_000);
-/// Packets that the repeater keeps for its clients.
+/// Queue of the repeater for its clients. Source: our choice (start of this file), as large as the
+/// access point's buffer of Table 5. Units: packets.
 const REPEATER: usize = 200;
-/// How a client and the access point receive each other: just so that they sense each other. Units:
-/// dBm.
+/// Signal between a client and the access point at which they only sense each other. Units: dBm.
+/// Source: our choice, above the -82 dBm at which a station waits (IEEE 802.11-2016 section
+/// 17.3.10.6), and 25 dB below a strong signal, so that frames of the nearer sender survive.
 pub const FAR: f32 = -75.0;

@@ -1,10 +1,10 @@
-//! Multifacet: an access point and its repeater joined by two radios, one of them on the client's
-//! channel.
+//! Multifacet: an access point and its repeater with two radio links between them, one of which is
+//! on the client's channel.
 //!
 //! # Scope
-//! Constants and channel migration, with the machines of [`hawser_radio::striping`]; everything
-//! else on the air of [`hawser_sim::radio`] with TCP, but for figure 14's striping under
-//! interference, which follows packets through two queues.
+//! Constants and channel migration use the machines of [`hawser_radio::striping`]. All other
+//! experiments use the medium of [`hawser_sim::radio`] with TCP, except for figure 14's striping
+//! under interference, which models packets in two queues.
 
 mod aggregation;
 mod bottlenecks;
@@ -38,4 +38,4 @@ pub use searching::{Constants, Searching};
 pub use streaming::Streaming;
 pub use striping::Interfered;
 pub use uncontrolled::{Placements, SeveralClients, nineteen, placements};
-pub use wide::{WIDE_LOADS, WIDE_OVERLAPS, WideChannel, beside_wide, wide_hop};
+pub use wide::{WIDE_LOADS, WIDE_OVERLAPS, WideChannel, adjacent_interferers, wide_hop};

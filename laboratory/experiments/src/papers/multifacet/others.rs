@@ -1,5 +1,5 @@
-//! Others on the floor: pairs of stations with frames of their own, and the beacons of the
-//! neighbourhood.
+//! Competing traffic on the floor: pairs of stations with their own frames, and beacons of
+//! neighbours.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{AccessPointConfig, BEACON_LEN, Frame, Outgoing, Signal, StationConfig, StationId};
@@ -10,35 +10,35 @@ use hawser_sim::network::LinkId;
 use hawser_sim::packet::Packet;
 use hawser_sim::radio::{AirContext, Heard, Machine, Radio};
 
-/// Who can be heard where.
+/// Stations that can be heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The access point, with both radios.
     AccessPoint,
     /// The repeater, with both radios.
     Repeater,
-    /// All clients.
+    /// Every client.
     Clients,
 }
 
-/// A pair of stations with frames of their own.
+/// Pair of stations with competing frames.
 #[derive(Clone, Debug)]
 pub struct Competitor {
-    /// Where.
+    /// Channel.
     pub channel: u16,
-    /// Of its frames.
+    /// Rate of its frames.
     pub rate: PhyRate,
     /// Frames in one transmission.
     pub aggregate: u16,
-    /// Offered. Units: Mb/s.
+    /// Offered load. Units: Mb/s.
     pub load: f64,
-    /// Who they are heard by and hear, and how strongly. Units: dBm.
+    /// Stations that it can hear and that hear it, with signal strengths. Units: dBm.
     pub near: Vec<(Who, f32)>,
-    /// On for the second half of each such period; `None` always.
+    /// Period in whose second half it transmits; `None` if it always transmits.
     pub period: Option<Duration>,
 }
 
-/// The beacons of others' access points, which all hear.
+/// Adds the beacons of neighbouring access points, which all stations receive.
 pub(super) fn add_neighbours(
     radio: &mut Radio,
     who: (&[StationId; 2], &[StationId; 2], &[StationId]),
@@ -46,7 +46,7 @@ pub(super) fn add_neighbours(
 ) {
     let (access_point, repeater, clients) = who;
     for (link, channel) in channels.into_iter().enumerate() {
-        // In the 2.4 GHz band beacons are at the lowest rate of 802.11b.
+        // Beacons in the 2.4 GHz band use the lowest rate of 802.11b.
         let standard = if channel > 14 { Standard::A } else { Standard::G };
         let config = StationConfig::fixed(standard, channel, standard.lowest());
         let id = radio.add_machine(vec![config], |ids| Noise {
@@ -64,7 +64,7 @@ pub(super) fn add_neighbours(
 }
 
 impl Competitor {
-    /// Both of its stations.
+    /// Returns the configuration of both stations.
     #[must_use]
     pub fn station(&self) -> StationConfig {
         StationConfig {
@@ -73,7 +73,7 @@ impl Competitor {
         }
     }
 
-    /// From one frame of [`COMPETING_LEN`] to the next.
+    /// Returns the time between two frames of [`COMPETING_LEN`].
     #[must_use]
     pub fn gap(&self) -> Duration {
         Duration::from_secs_f64(f64::from(COMPETING_LEN) * 8.0 / (self.load * 1e6))
@@ -109,7 +109,7 @@ impl Competitor {
     }
 }
 
-/// Receives and says nothing of its own.
+/// Station that only receives.
 struct Silent;
 
 impl Machine for Silent {
@@ -118,7 +118,7 @@ impl Machine for Silent {
     fn handle_frame(&mut self, _at: StationId, _frame: &Heard, _air: &mut AirContext<'_, '_>) {}
 }
 
-/// Sends frames at a rate, in one half of each period.
+/// Station that sends frames at a rate, in one half of each period.
 struct Noise {
     at: StationId,
     to: Option<StationId>,
@@ -159,15 +159,18 @@ impl Machine for Noise {
     }
 }
 
-/// Access points of others on a channel.
+/// Number of neighbouring access points on a channel. Source: Multifacet section 5, "Testbed".
 const NEIGHBOURS: u32 = 5;
-/// Of a competitor's frames: an IP packet of 1500 bytes with the headers of 802.11 and LLC and the
-/// check sequence. Units: bytes.
+/// Length of a competitor's frames. Source: an IP packet of 1,500 bytes, LLC (8), and the header
+/// (24) and check sequence (4) of IEEE 802.11-2016 section 9.3.2.1. Units: bytes.
 pub const COMPETING_LEN: u32 = 1536;
-/// Near enough to a station to disturb it as its partner would. Units: dBm.
+/// Signal at which a competitor interferes with a station as strongly as the station's peer. Units:
+/// dBm. Source: our choice, the power of the stations' own links, so that neither frame survives a
+/// collision.
 pub(crate) const NEAR: f32 = -50.0;
-/// Just so that a station senses it, and receives others all the same. Units: dBm.
+/// Signal that a station senses without losing the frames of others. Units: dBm. Source: our
+/// choice, just above the -82 dBm at which a station waits (IEEE 802.11-2016 section 17.3.10.6).
 pub(crate) const FAINT: f32 = -80.0;
 
-/// Frames that a driver keeps. Source: ath9k's limit for each access category.
+/// Number of frames that a driver buffers. Source: ath9k's limit for each access category.
 pub(super) const DRIVER: usize = 128;

@@ -1,12 +1,12 @@
-//! Figure 12: how soon the throttle follows an interferer near the client.
+//! Reaction time of the throttle to an interferer near the client: figure 12.
 //!
-//! Hops of 20, 30 and 60 Mb/s; the interferer offers 30 Mb/s at the rate of the client's hop, half
-//! a second on and half a second off, and is near the client; the repeater just senses it, so that
-//! it does not disturb what the access point sends, as the paper states. A reaction is the first
-//! reduction after an onset, within its half second; it comes at once when it comes within 50 ms, a
-//! quarter of the time between reports (20 ms before a look at the results: the queue needs 30 ms
-//! or more to grow to its mark, whatever the throttle does). Reports are 200 ms apart (section 5.4)
-//! and at once when the queue crosses its mark.
+//! Hops of 20, 30 and 60 Mb/s. The interferer offers 30 Mb/s at the rate of the client's hop, on
+//! and off for half a second each, and is near the client; the repeater only senses it, so that it
+//! does not disturb the access point's frames, as the paper states. A reaction is the first
+//! reduction after an onset, within the same half second. It is immediate within 50 ms, a quarter
+//! of the time between reports (20 ms until the first results were seen: the queue needs 30 ms or
+//! more to grow to its mark, independently of the throttle). Reports are sent every 200 ms (section
+//! 5.4) and immediately when the queue crosses its mark.
 
 use hawser_units::{Duration, Instant};
 
@@ -19,11 +19,12 @@ use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
 #[derive(Clone, Copy, Debug)]
 pub struct Reaction;
 
-/// Units: seconds.
+/// Duration of the experiment. Source: Multifacet section 5.4. Units: seconds.
 const LENGTH: u64 = 200;
+/// Time for which the interferer is on, and off. Source: Multifacet section 5.4.
 const HALF: Duration = Duration::from_millis(500);
 
-/// Who is near the client on that channel, in the second half of each second.
+/// Returns the interferer near the client on that channel, on in the second half of each second.
 #[must_use]
 pub fn interferer(channel: u16) -> Competitor {
     Competitor {
@@ -36,7 +37,7 @@ pub fn interferer(channel: u16) -> Competitor {
     }
 }
 
-/// The floor with the interferer.
+/// Returns the floor with the interferer.
 fn interfered() -> Setup {
     let mut setup = Setup::new(twenty(), thirty(), Some(sixty()), Scheme::Multifacet);
     setup.competitors.push(interferer(setup.channels[1]));
@@ -44,6 +45,10 @@ fn interfered() -> Setup {
 }
 
 impl Experiment for Reaction {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("backpressure striping")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["M-fig12"]
     }

@@ -1,21 +1,21 @@
 //! Multifacet against multipath TCP, overhearing and flow-level routing: figures 8a and 9, Table 4.
 //!
-//! What the paper does not state, and what was taken:
+//! Values that the paper does not state, chosen here:
 //! - Figure 8a: the hops of Table 3 (20, 30 and 60 Mb/s). MPTCP has an address of the client on
-//!   each link; both end in the repeater's hop. MPTCP comes close to Multifacet without delay:
-//!   windows that follow acknowledgements leave nothing waiting at the access point's shared radio,
-//!   the queue is the repeater's, and so the two do not fight for the channel. HighSpeed TCP in
-//!   place of CUBIC and device queues of 1,000 packets do not change that.
-//! - Figure 9: the own link is in the 5 GHz band, 40 MHz wide and one scheme slower than the shared
-//!   link, whose channel the others use for all hops: the signal is 7 dB weaker there. The direct
-//!   link is at the slowest rate, and loses what a link at the edge loses (a third). The own link's
-//!   advantage and the direct link's loss were chosen with equation 2 and the paper's ratios at
-//!   hand, before a run.
-//! - Table 4: the hops of figure 7's C3 when the competitor takes what it can, its most favourable
-//!   case (half of the channel at most before a look at the results). ROMA's logic estimates once a
-//!   second what the shared channel has free for the two hops of another packet, from how busy it
-//!   was, the repeater's and its own frames included, and plans the shares of the links for the
-//!   next second by it.
+//!   each link; both links continue over the repeater's hop. Without delay MPTCP nearly reaches
+//!   Multifacet: its windows follow the acknowledgements, so nothing waits at the access point's
+//!   shared radio, the queue is at the repeater, and the two do not contend for the channel.
+//!   HighSpeed TCP instead of CUBIC and device queues of 1,000 packets do not change this.
+//! - Figure 9: the own link is in the 5 GHz band, 40 MHz wide and one modulation scheme slower than
+//!   the shared link, because the signal is 7 dB weaker there; the other contenders use the shared
+//!   link's channel for all hops. The direct link uses the slowest rate and loses a third, as a
+//!   link at the edge of coverage does. The own link's advantage and the direct link's loss were
+//!   chosen by equation 2 and the paper's ratios, before a run.
+//! - Table 4: the hops of figure 7's C3 when the competitor takes all it can, the most favourable
+//!   case for ROMA (at most half of the channel until the first results were seen). Once a second
+//!   ROMA's logic estimates the free capacity of the shared channel for the two hops of another
+//!   packet, from the channel's busy time including the frames of the repeater and its own, and
+//!   plans the links' shares for the next second by this estimate.
 
 use hawser_radio::striping::access_point::SHARED;
 use hawser_units::Duration;
@@ -37,19 +37,23 @@ pub struct Overhearing;
 #[derive(Clone, Copy, Debug)]
 pub struct Routing;
 
-/// Of the wire, there and back. Units: ms.
+/// Round-trip times of the wire. Source: Multifacet section 5.2, 0 to 100 ms. Units: ms.
 pub(super) const WIRED: [u64; 5] = [0, 25, 50, 75, 100];
 
-/// The hops of figures 8a and 8b.
+/// Returns the set-up with the hops of figures 8a and 8b.
 pub(super) fn testbed(scheme: Scheme, wired: u64) -> Setup {
     let mut setup = Setup::new(twenty(), thirty(), Some(sixty()), scheme);
-    // The source's machine delays what it sends; the way back is not delayed: half of it each way
-    // is the same for a round trip.
+    // The paper delays only what the source sends; half of the delay in each direction gives the
+    // same round-trip time.
     setup.delay = Duration::from_millis(wired) / 2;
     setup
 }
 
 impl Experiment for Delays {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("backpressure striping")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["M-fig8a"]
     }
@@ -61,7 +65,7 @@ impl Experiment for Delays {
     }
 
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
-        // Ten seconds from the beginning, as the paper's runs.
+        // The first ten seconds, as in the paper's runs.
         let whole = (Duration::ZERO, Duration::from_secs(10));
         let ratio = |wired: u64| {
             let mptcp = throughput(&testbed(Scheme::ByAddress, wired), Load::Mptcp, whole, seed);
@@ -74,8 +78,8 @@ impl Experiment for Delays {
         let evidence = WIRED.iter().zip(ratios);
         let evidence =
             evidence.map(|(wired, ratio)| (format!("{wired} ms"), Quantity::new(ratio, Unit::Ratio)));
-        // By less than a tenth of the first a point may stand above the one before: ten seconds of
-        // TCP.
+        // A point may exceed the previous one by a tenth of the first one, the variation of ten
+        // seconds of TCP.
         let grows = ratios.windows(2).all(|pair| pair[1] <= pair[0] + 0.1 * ratios[0]);
         findings.shape("M.fig8a.mono", grows, evidence.collect());
         Ok(findings)
@@ -93,6 +97,10 @@ impl Experiment for Delays {
 }
 
 impl Experiment for Overhearing {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("backpressure striping")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["M-fig9"]
     }
@@ -120,9 +128,11 @@ impl Experiment for Overhearing {
     }
 }
 
-/// What the competitor of Table 4 takes.
+/// Share of the competitor of Table 4. Source: our choice, the most favourable case for ROMA (start
+/// of this file).
 const PART: f64 = 1.0;
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval between two plans of ROMA's logic. Source: our choice (start of this file).
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The client's throughput when ROMA's logic chooses shares.
 fn roma(seed: u64) -> f64 {
@@ -133,18 +143,22 @@ fn roma(seed: u64) -> f64 {
     let (mut from, mut own) = (START, None);
     let end = START + LONG.0 + LONG.1 * 2;
     while from < end {
-        floor.network.run(from + LOOK);
-        let free = 1.0 - floor.busy(SHARED, from, from + LOOK);
-        from += LOOK;
-        let rate = floor.rate(flow, from.since(START) - LOOK, from.since(START));
+        floor.network.run(from + SAMPLE_INTERVAL);
+        let free = 1.0 - floor.busy(SHARED, from, from + SAMPLE_INTERVAL);
+        from += SAMPLE_INTERVAL;
+        let rate = floor.rate(flow, from.since(START) - SAMPLE_INTERVAL, from.since(START));
         let spare = free.max(0.0) / (1.0 / shared + 1.0 / down);
-        // In the first second everything went over the own link.
+        // In the first second all packets used the own link.
         floor.set_shares([*own.get_or_insert(rate), spare]);
     }
     floor.rate(flow, LONG.0, LONG.0 + LONG.1 * 2)
 }
 
 impl Experiment for Routing {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("backpressure striping")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["M-tab4"]
     }

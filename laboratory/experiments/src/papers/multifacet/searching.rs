@@ -1,8 +1,9 @@
-//! The constants of sections 3 and 4, and figure 15: how long a search for a better channel takes.
+//! Constants of sections 3 and 4, and the duration of a search for a better channel: figure 15.
 //!
-//! What the paper does not state, and what was taken: channels' throughputs are drawn evenly, each
-//! for itself, and a search begins when the present one is below three quarters of the largest
-//! possible. Channels' throughputs stand for the air here; the tests search on the air itself.
+//! Values that the paper does not state, chosen here: the throughputs of the channels are drawn
+//! independently from a uniform distribution, and a search begins when the present throughput is
+//! below three quarters of the largest possible. These throughputs replace the simulated air; the
+//! tests search on the simulated air.
 
 use hawser_netem::Random;
 use hawser_netem::air::phy::{ACK_LEN, DATA_OVERHEAD, PhyRate, Standard};
@@ -12,7 +13,7 @@ use hawser_units::{Duration, Instant};
 
 use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
 
-/// The constants.
+/// Constants of the machines, compared with sections 3 and 4.
 #[derive(Clone, Copy, Debug)]
 pub struct Constants;
 
@@ -25,7 +26,7 @@ const CANDIDATES: u16 = 10;
 const POOR: f64 = 0.75;
 const SEARCHES: usize = 400;
 
-/// How many channels were tried, and how long until the last test ended.
+/// Returns the number of tried channels, and the time until the end of the last test.
 fn search(kind: Search, random: &mut Random) -> (usize, Duration) {
     let qualities: Vec<f64> = (0..=CANDIDATES).map(|_| random.uniform()).collect();
     let present = POOR * random.uniform();
@@ -80,6 +81,10 @@ impl Experiment for Searching {
 }
 
 impl Experiment for Constants {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("backpressure striping")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["M-consts"]
     }
@@ -99,7 +104,7 @@ impl Experiment for Constants {
         findings.value("M.buf", BUFFER_PACKETS as f64, Unit::Packets);
         findings.value("M.csa", ms(config.announcement), Unit::Millis);
         findings.value("M.probe", ms(config.probe), Unit::Millis);
-        // From a packet's turn to its acknowledgement, which is what striping follows: 1500 bytes
+        // Striping follows the time from a packet's transmission to its acknowledgement: 1500 bytes
         // at 54 Mb/s.
         let (standard, rate) = (Standard::A, PhyRate::Ofdm(54));
         let answer = rate.response().airtime(standard, ACK_LEN);
@@ -114,7 +119,8 @@ impl Experiment for Constants {
     }
 }
 
-/// The same search on the air: announced in beacons, followed by a repeater, measured with frames.
+/// Tests the search on the simulated air: announced in beacons, followed by a repeater, measured
+/// with frames.
 #[cfg(test)]
 mod tests {
     use hawser_netem::air::Signal;
@@ -126,8 +132,8 @@ mod tests {
     use super::*;
     use hawser_sim::radio::{Radio, SearchPlan};
 
-    /// A floor whose own link begins on a channel of which others take `home`, in Mb/s; they take
-    /// all that they get of those of `busy`.
+    /// Returns a floor whose own link begins on a channel with a competing load of `home` Mb/s; on
+    /// the channels of `busy` competitors take as much as they can get.
     fn floor(kind: Search, home: f64, busy: &[u16], poor: f64) -> (Floor, Flow) {
         let mut setup = Setup::new(forty_five(), twenty(), Some(sixty()), Scheme::Multifacet);
         let crowd = |(channel, mcs, load): (u16, u8, f64)| Competitor {
@@ -155,7 +161,8 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    /// The channel of both ends' own links, as they believe and as they are tuned.
+    /// Returns the channel of the own link at both ends, as their machines know it and as their
+    /// radios are tuned.
     fn channels(floor: &Floor) -> [u16; 4] {
         let believed = floor.access_point().inner().migration().channel().0;
         let followed = floor.repeater().follower().unwrap().channel();
@@ -205,8 +212,8 @@ mod tests {
     #[test]
     fn a_repeater_that_missed_the_announcement_finds_its_access_point_again() {
         let (mut floor, flow) = floor(Search::Adequate, 4.0, &[40, 48], 30.0);
-        // From the first move on it hears nothing for a while, and the access point goes on to the
-        // next channel.
+        // After the first move it receives nothing for a time, while the access point continues to
+        // the next channel.
         while floor.access_point().moves().is_empty() {
             let next = floor.network.now() + Duration::from_millis(1);
             floor.network.run(next);

@@ -1,18 +1,18 @@
-//! Figure 8b: a clip in segments of four rates, over Multifacet and over multipath TCP.
+//! Streaming of a clip in segments of four rates, over Multifacet and over multipath TCP: figure
+//! 8b.
 //!
-//! The client fetches one segment after another and keeps at most two ahead of what it shows. It
-//! asks for the fastest that three quarters of the last segment's throughput carry, and begins with
-//! the slowest.
+//! The client fetches one segment after another, at most two ahead of playback. It requests the
+//! highest rate within three quarters of the last segment's throughput, and begins with the lowest.
 //!
-//! What the paper does not state, and what was taken: that rule; the hops of figure 8a; the wired
-//! delays of figure 8a, one clip at each. The clip is ten segments as in the paper, but of 6 s
-//! instead of 30.
+//! Values that the paper does not state, chosen here: this rule; the hops of figure 8a; the wired
+//! delays of figure 8a, with one clip at each. The clip has ten segments as in the paper, but of 6
+//! s instead of 30 s.
 //!
 //! The claim's sentence has two readings: the share of Multifacet's segments at the highest rate,
-//! or of those that are of a higher rate than the same segment over MPTCP. Measured is the first:
-//! the figure counts the segments of each rate, and its caption speaks of the highest; pairs of
-//! segments are not in it. (Before a look at the results the second was taken, which stands with
-//! the evidence of the order.)
+//! or of those that are of a higher rate than the same segment over MPTCP. The experiment measures
+//! the first: the figure counts the segments of each rate and its caption names the highest; it
+//! contains no pairs of segments. The second was used until the first results were seen, and is
+//! reported as evidence of the order.
 
 use hawser_units::Duration;
 
@@ -27,18 +27,21 @@ use hawser_sim::mptcp::{MptcpSink, MptcpSource};
 #[derive(Clone, Copy, Debug)]
 pub struct Streaming;
 
-/// Units: Mb/s.
+/// Rates of the segments. Source: Multifacet section 5.2. Units: Mb/s.
 const RATES: [f64; 4] = [5.0, 10.0, 15.0, 20.0];
+/// Number of segments. Source: Multifacet section 5.2, five minutes in segments of 30 s.
 const SEGMENTS: usize = 10;
+/// Duration of a segment. Source: our choice, shorter than the paper's 30 s (start of this file).
 const SEGMENT: Duration = Duration::from_secs(6);
-/// Of the throughput that a client believes in.
+/// Share of the throughput that a client assumes. Source: our choice (start of this file).
 const BELIEF: f64 = 0.75;
-/// Segments beyond the one that is shown.
+/// Maximum number of segments fetched ahead of playback. Source: our choice (start of this file).
 const AHEAD: u32 = 2;
-/// Between two looks at what has arrived.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval between two samples of the received bytes. Source: our choice, a three-hundredth of
+/// [`SEGMENT`], which bounds the error of a segment's rate.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The rates of a clip's segments.
+/// Returns the rate of each of a clip's segments. Units: Mb/s.
 fn watch(scheme: Scheme, wired: u64, seed: u64) -> Vec<f64> {
     let mut floor = Floor::new(&testbed(scheme, wired), seed);
     let is_multipath = scheme == Scheme::ByAddress;
@@ -66,7 +69,7 @@ fn watch(scheme: Scheme, wired: u64, seed: u64) -> Vec<f64> {
         total += bytes;
         extend(&mut floor, flow, total);
         while received(&floor, flow) < total && now < began + SEGMENT * SEGMENTS as u32 {
-            now += LOOK;
+            now += SAMPLE_INTERVAL;
             floor.network.run(now);
         }
         if chosen.len() == SEGMENTS {
@@ -76,14 +79,14 @@ fn watch(scheme: Scheme, wired: u64, seed: u64) -> Vec<f64> {
         let throughput = bytes as f64 * 8.0 / 1e6 / now.since(began).as_secs_f64();
         let best = RATES.iter().rev().find(|rate| **rate <= BELIEF * throughput);
         chosen.push(*best.unwrap_or(&RATES[0]));
-        // When there is room for one more.
+        // Time at which another segment may be fetched.
         let room = shown + SEGMENT * (chosen.len() as u32 - 1).saturating_sub(AHEAD);
         now = now.max(room);
         floor.network.run(now);
     }
 }
 
-/// Lets the server send up to so many bytes in all.
+/// Raises the total number of bytes that the server may send.
 fn extend(floor: &mut Floor, flow: Flow, total: u64) {
     let (host, socket) = flow.server;
     floor.network.with_node(host, |host: &mut Host, context| {
@@ -99,6 +102,10 @@ fn received(floor: &Floor, flow: Flow) -> u64 {
 }
 
 impl Experiment for Streaming {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("backpressure striping")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["M-fig8b"]
     }

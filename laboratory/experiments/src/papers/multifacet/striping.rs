@@ -1,9 +1,9 @@
-//! Striping by feedback against striping in turn: figure 14.
+//! Comparison of striping by feedback with round robin: figure 14.
 //!
 //! Two links of 30 Mb/s, packets of 1500 bytes; an interferer takes 20 Mb/s of one for 20 s, then
-//! of the other. What the paper does not state, and what was taken: 35 Mb/s of load, which both
-//! links carry together also under interference; 32 packets unanswered on a link; a link in turn
-//! keeps what it cannot send.
+//! of the other. Values that the paper does not state, chosen here: a load of 35 Mb/s, which both
+//! links together carry even under interference; 32 unacknowledged packets on a link; with round
+//! robin a link queues the packets that it cannot send.
 
 use std::collections::VecDeque;
 
@@ -16,16 +16,21 @@ use crate::reproduce::{Experiment, ExperimentError, Findings, Quantity, Unit};
 #[derive(Clone, Copy, Debug)]
 pub struct Interfered;
 
-/// Mbit in a packet.
+/// Size of a packet. Source: 1,500 bytes. Units: Mbit.
 const PACKET: f64 = 0.012;
+/// Offered load, and rate of a link. Source: our choice, which both links carry even under
+/// interference (start of this file). Units: Mb/s.
 const LOAD: f64 = 35.0;
 const LINK: f64 = 30.0;
+/// Rate of the interferer. Source: Multifacet section 5.4. Units: Mb/s.
 const INTERFERENCE: f64 = 20.0;
+/// Duration of the experiment. Source: our choice, 20 s before, during and after the interference.
 const SECONDS: usize = 60;
+/// Maximum number of unacknowledged packets on a link. Source: our choice (start of this file).
 const THRESHOLD: usize = 32;
 
-/// Packets delivered by each link in each second: without interference up to 20 s, on the first to
-/// 40 s, on the second to 60 s.
+/// Returns the packets delivered by each link in each second: without interference until 20 s, with
+/// interference on the first link until 40 s and on the second until 60 s.
 fn run(is_in_turn: bool, seed: u64) -> Vec<[f64; 2]> {
     let mut random = Random::new(seed, "load");
     let mut striping = Striping::new(&[THRESHOLD; 2]);
@@ -75,6 +80,10 @@ fn mean(seconds: &[[f64; 2]], link: usize) -> f64 {
 }
 
 impl Experiment for Interfered {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("backpressure striping")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["M-fig14"]
     }
@@ -88,7 +97,7 @@ impl Experiment for Interfered {
         let mut findings = Findings::default();
         let follows = run(false, seed);
         let before = [mean(&follows[10..20], 0), mean(&follows[10..20], 1)];
-        // The second after the onset's.
+        // The second that follows the onset's second.
         let after = follows[21];
         findings.shape(
             "M.fig14.shift",

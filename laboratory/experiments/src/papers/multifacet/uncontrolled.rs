@@ -1,20 +1,22 @@
-//! Placements at random and several clients: figure 6 and Table 3.
+//! Random placements and several clients: figure 6 and Table 3.
 //!
-//! What the paper does not state, and what was taken:
-//! - Figure 6: the own link carries 10 to 40 Mb/s of TCP, the hops on the shared channel 30 to 60,
-//!   drawn evenly: the next faster rate of 20 MHz that carries as much, of which so many frames are
-//!   lost. Equation 2 is given what each hop carries alone. A gain counts as none below 2 %. The
-//!   own link's 40 were 45 before a look at the results, of which too many had no gain. The naive
-//!   baseline stays above the traditional repeater: in turn over both links it carries twice the
-//!   own link or 1/(1/2S + 1/D) of the shared channel, whichever is less, which is more than the
-//!   own link alone in most placements; without order TCP keeps nine tenths of it. Device queues of
+//! Values that the paper does not state, chosen here:
+//! - Figure 6: the own link carries 10 to 40 Mb/s of TCP and the hops on the shared channel 30 to
+//!   60 Mb/s, drawn from uniform distributions. A hop uses the next higher rate of 20 MHz, with a
+//!   loss of frames that gives the drawn throughput. Equation 2 receives the throughput of each hop
+//!   alone. A gain below 2 % counts as none. The own link's 40 Mb/s were 45 Mb/s until the first
+//!   results were seen, in which too many placements had no gain. The naive baseline stays above
+//!   the traditional repeater: alternating between both links, it carries the smaller of twice the
+//!   own link and 1/(1/2S + 1/D) of the shared channel, which is more than the own link alone in
+//!   most placements; without reordering of packets TCP reaches nine tenths of it. Device queues of
 //!   1,000 packets and HighSpeed TCP change nothing. An interferer of up to 30 Mb/s on the shared
-//!   channel brings it to about one, but a third of the placements then has no gain; a client that
-//!   the access point does not hear brings it to 0.75, and Multifacet to 0.85. The paper's floor
-//!   was neither.
-//! - Table 3: the own link is as its traditional row says (19 Mb/s), the shared link and the hop to
-//!   the clients are from figure 2's range, 30 and 60. Eight runs in which the clients begin in
-//!   turn stand for the paper's twenty; with one order the last to begin had 0.79 of a fair share.
+//!   channel reduces it to about one, but a third of the placements then has no gain. A client that
+//!   the access point does not hear reduces it to 0.75, and Multifacet to 0.85. Neither applies to
+//!   the paper's floor.
+//! - Table 3: the own link has the rate of the table's traditional row (19 Mb/s); the shared link
+//!   and the hop to the clients are from figure 2's range (30 and 60 Mb/s). Eight runs, in which
+//!   the clients start in different orders, replace the paper's twenty; with a single order the
+//!   last client to start had 0.79 of a fair share.
 
 use hawser_netem::Random;
 use hawser_netem::report::Spread;
@@ -32,19 +34,22 @@ pub struct Placements;
 #[derive(Clone, Copy, Debug)]
 pub struct SeveralClients;
 
-/// Scheme and streams, slowest first.
+/// Modulation schemes and streams of the hops, slowest first. Source: IEEE 802.11-2016 section
+/// 19.5.
 const RATES: [(u8, u8); 8] = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (7, 1), (4, 2), (5, 2)];
+/// Number of placements. Source: Multifacet section 5.1.
 const PLACEMENTS: u64 = 30;
-/// Of Table 3; the paper has twenty.
+/// Number of runs of Table 3; the paper has twenty. Source: with one order of the starts the last
+/// client had 0.79 of a fair share (start of this file).
 const RUNS: u64 = 8;
 
-/// What each of [`RATES`] carries.
+/// Measures the throughput of each of [`RATES`].
 fn known(seed: u64) -> Vec<(Hop, f64)> {
     let hops = RATES.map(|(mcs, streams)| Hop::fixed(mcs, streams, false));
     hops.map(|hop| (hop.clone(), alone_shared(hop, seed))).to_vec()
 }
 
-/// A hop that carries about `mbps`.
+/// Returns a hop that carries about `mbps`.
 fn hop_of(mbps: f64, known: &[(Hop, f64)]) -> Hop {
     let (hop, most) = known
         .iter()
@@ -53,7 +58,7 @@ fn hop_of(mbps: f64, known: &[(Hop, f64)]) -> Hop {
     hop.clone().lossy((1.0 - mbps / most).max(0.0))
 }
 
-/// The own link, the shared one and the hop to the client of so many placements.
+/// Returns the own link, the shared link and the hop to the client for each placement.
 #[must_use]
 pub fn placements(count: u64, seed: u64) -> Vec<[Hop; 3]> {
     let known = known(seed);
@@ -64,12 +69,16 @@ pub fn placements(count: u64, seed: u64) -> Vec<[Hop; 3]> {
         .collect()
 }
 
-/// Of at least one value.
+/// Returns the median of at least one value.
 fn median(values: Vec<f64>) -> f64 {
     Spread::of(values).map_or(f64::NAN, |spread| spread.median)
 }
 
 impl Experiment for Placements {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("backpressure striping")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["M-fig6"]
     }
@@ -129,14 +138,15 @@ pub fn nineteen() -> Hop {
     twenty().lossy(0.05)
 }
 
-/// What each client gets, in the mean over some runs.
+/// Returns the throughput of each client, as the mean over some runs.
 fn each_client(scheme: Scheme, clients: usize, seed: u64) -> Vec<f64> {
     let mut setup = Setup::new(nineteen(), thirty(), Some(sixty()), scheme);
     setup.clients = clients;
     let mut mean = vec![0.0; clients];
     for run in 0..RUNS {
         let mut floor = Floor::new(&setup, seed.wrapping_mul(RUNS).wrapping_add(run));
-        // Who comes first has an advantage: everybody does in turn.
+        // The first client to start has an advantage, so a different client starts first in each
+        // run.
         let order = (0..clients).map(|place| (place + run as usize) % clients);
         let flows: Vec<_> = order
             .map(|client| (client, floor.download(client, Load::Tcp)))
@@ -151,6 +161,10 @@ fn each_client(scheme: Scheme, clients: usize, seed: u64) -> Vec<f64> {
 }
 
 impl Experiment for SeveralClients {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("backpressure striping")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["M-tab3"]
     }

@@ -1,13 +1,12 @@
-//! A video over RTP: frames of a variable rate, and the quality that is left when packets are
-//! missing.
+//! Video over RTP: frames of a variable rate, and the quality when packets are missing.
 //!
-//! The clip of the paper (10 s, 20 Mb/s in the mean, 40 at most) is not at hand. Taken for it: 25
-//! frames a second in groups of twelve, of which the first stands for itself and is as large as the
-//! largest rate allows, the others equal; packets of 1024 bytes, as EvalVid's sender cuts them,
-//! spread over half of a frame's time. What arrives within a second is shown. The encoding is worth
-//! 38 dB, "excellent" by the paper's scale. A missing part of a frame is replaced by what was shown
-//! before, which is worth 19 dB where water moves, and everything up to the end of the group builds
-//! on it.
+//! The clip of the paper (10 s, mean rate 20 Mb/s, maximum 40 Mb/s) is not available. The model
+//! replaces it by 25 frames a second in groups of twelve: the first frame of a group is intra-coded
+//! and as large as the maximum rate allows, and the other frames have equal sizes. Packets have
+//! 1024 bytes, as in EvalVid's sender, and are spread over half of a frame's time. Packets that
+//! arrive within one second are shown. The encoding has 38 dB, "excellent" on the paper's scale. A
+//! missing part of a frame is replaced by the previous frame, which gives 19 dB for moving water,
+//! and all frames up to the end of the group depend on it.
 //!
 //! Source: Multifacet section 5 and figure 7c; error propagation as in Klaue et al. 2003 (EvalVid).
 
@@ -18,21 +17,32 @@ use hawser_sim::app::{DatagramSink, UDP_HEADER};
 use hawser_sim::host::{Application, Host, Outgoing};
 use hawser_sim::packet::{Body, Datagram, Ecn, Packet};
 
+/// Time of a frame. Source: our choice, 25 frames a second (start of this file).
 const FRAME_TIME: Duration = Duration::from_millis(40);
+/// Number of frames. Source: Multifacet section 5, 10 s.
 const FRAMES: u64 = 250;
+/// Number of frames in a group. Source: our choice (start of this file).
 const GROUP: u64 = 12;
+/// Size of a packet. Source: the sender of EvalVid (start of this file). Units: bytes of UDP
+/// payload.
 const PAYLOAD: u16 = 1024;
-/// RTP's, within the payload of UDP. Units: bytes.
+/// Length of the RTP header (RFC 3550 section 5.1), within the payload of UDP. Units: bytes.
 const RTP_HEADER: u16 = 12;
-/// Bytes of a frame at the mean rate, and of the largest.
+/// Size of a frame at the mean rate. Source: Multifacet section 5, 20 Mbps at 25 frames a second.
+/// Units: bytes.
 const MEAN: u64 = 20_000_000 / 8 / 25;
+/// Size of the largest frame. Source: Multifacet section 5, at most twice the mean rate. Units:
+/// bytes.
 const LARGEST: u64 = 2 * MEAN;
+/// Quality of the encoding. Source: our choice, "excellent" on the scale of Multifacet figure 7.
 /// Units: dB.
 const ENCODED: f64 = 38.0;
+/// Quality of a replaced frame. Source: our choice (start of this file). Units: dB.
 const REPLACED: f64 = 19.0;
+/// Time within which packets are shown. Source: our choice (start of this file).
 const PLAYOUT: Duration = Duration::from_secs(1);
 
-/// Packets of a frame.
+/// Returns the number of packets of a frame.
 fn packets(frame: u64) -> u64 {
     let bytes = if frame.is_multiple_of(GROUP) {
         LARGEST
@@ -42,10 +52,10 @@ fn packets(frame: u64) -> u64 {
     bytes.div_ceil(u64::from(PAYLOAD))
 }
 
-/// Sends the clip once.
+/// Sender of the clip, which sends it once.
 struct Clip {
     frame: u64,
-    /// Of the frame, the next to send.
+    /// Index of the next packet of the frame.
     index: u64,
     number: u64,
 }
@@ -91,7 +101,7 @@ fn squared_error(psnr: f64) -> f64 {
     255.0 * 255.0 / 10f64.powf(psnr / 10.0)
 }
 
-/// The quality of a clip of which these packets were shown, in the mean over its frames. Units: dB.
+/// Returns the mean quality over the frames of a clip of which these packets were shown. Units: dB.
 fn quality(arrived: &[bool]) -> f64 {
     let (mut first, mut damage, mut sum) = (0, 0.0f64, 0.0);
     for frame in 0..FRAMES {
@@ -111,7 +121,7 @@ fn quality(arrived: &[bool]) -> f64 {
     sum / FRAMES as f64
 }
 
-/// The quality of the clip at the only client.
+/// Returns the quality of the clip at the only client. Units: dB.
 pub(super) fn psnr(setup: &Setup, seed: u64) -> f64 {
     let mut floor = Floor::new(setup, seed);
     let clip = Clip {

@@ -1,14 +1,14 @@
-//! Figure 16: two channels of 20 MHz against one of 40 MHz in the 2.4 GHz band, with interferers on
-//! channels 6 and 11.
+//! Comparison of two channels of 20 MHz with one of 40 MHz in the 2.4 GHz band, with interferers on
+//! channels 6 and 11: figure 16.
 //!
-//! The two links are on channels 1 and 6; the wide link is around channel 3 and so covers part of
-//! channel 6. Three streams on all links, whose rate control is OpenWrt's, Minstrel (the third that
-//! was tried: the paper names none).
+//! The two links are on channels 1 and 6; the wide link is centred on channel 3 and covers part of
+//! channel 6. All links have three streams and OpenWrt's rate control, Minstrel; the paper names no
+//! rate control, and this was the third one tried.
 //!
-//! What the paper does not state, and what was taken: the interferers offer 20 Mb/s as in figure
-//! 14, and half of it (5 Mb/s before a look at the results), at 54 Mb/s; the access point, the
-//! repeater and the interferers receive each other at -65 dBm: strong enough for everybody on a
-//! channel to defer, too weak to be noticed by its energy alone from a channel that only overlaps,
+//! Values that the paper does not state, chosen here: the interferers offer 20 Mb/s as in figure
+//! 14, or half of it (5 Mb/s until the first results were seen), at a rate of 54 Mb/s. The access
+//! point, the repeater and the interferers receive each other at -65 dBm: strong enough that all
+//! stations on a channel defer, too weak for energy detection from a channel that only overlaps,
 //! and no weaker than the link itself.
 
 use hawser_netem::air::phy::PhyRate;
@@ -23,14 +23,17 @@ use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
 #[derive(Clone, Copy, Debug)]
 pub struct WideChannel;
 
-/// Of all. Units: dBm.
+/// Received power of all stations. Source: our choice, below energy detection (start of this file).
+/// Units: dBm.
 const POWER: f32 = -65.0;
-/// The wide channel, and those that it covers a part of.
+/// The wide channel, paired with each channel that it covers in part. Source: Multifacet section
+/// 5.5.
 pub const WIDE_OVERLAPS: [(u16, u16); 2] = [(3, 6), (3, 1)];
-/// What the interferers offer where they are little and much. Units: Mb/s.
+/// Offered load of the interferers, small and large. Source: our choice, that of figure 14 and half
+/// of it (start of this file). Units: Mb/s.
 pub const WIDE_LOADS: [f64; 2] = [10.0, 20.0];
 
-/// A link of 40 MHz or of 20.
+/// Returns a hop of 40 MHz if `is_wide`, or of 20 MHz.
 #[must_use]
 pub fn wide_hop(is_wide: bool) -> Hop {
     let rates: Vec<PhyRate> = (0..8).map(|mcs| ht(mcs, 3, is_wide)).collect();
@@ -44,9 +47,9 @@ pub fn wide_hop(is_wide: bool) -> Hop {
     }
 }
 
-/// Who else is there, and offers `load` each. Units: Mb/s.
+/// Returns the interferers, each with `load`. Units: Mb/s.
 #[must_use]
-pub fn beside_wide(load: f64) -> Vec<Competitor> {
+pub fn adjacent_interferers(load: f64) -> Vec<Competitor> {
     let on = |channel| Competitor {
         channel,
         rate: PhyRate::Ofdm(54),
@@ -68,11 +71,15 @@ fn rate(is_wide: bool, load: f64, seed: u64) -> f64 {
     let mut setup = Setup::new(hop.clone(), hop, None, scheme);
     setup.channels = if is_wide { [3, 14] } else { [1, 6] };
     setup.overlaps = WIDE_OVERLAPS.to_vec();
-    setup.competitors = beside_wide(load);
+    setup.competitors = adjacent_interferers(load);
     throughput(&setup, Load::Tcp, SHORT, seed)
 }
 
 impl Experiment for WideChannel {
+    fn unshipped(&self, _: &str) -> Option<&'static str> {
+        Some("backpressure striping")
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["M-fig16"]
     }

@@ -1,15 +1,16 @@
 //! Bulk transfers over TCP (section V-A): figures 3 to 6 and the transfer over unequal channels.
 //!
-//! What the paper does not state, and what was taken:
-//! - Segments of 512 bytes, 40 of TCP and IP headers and 18 of framing, as Table III has it: 103 of
-//!   115.2 kb/s are payload then, which is what one channel carries in figure 3.
+//! Values that the paper does not state, chosen here:
+//! - Segments of 512 bytes, with 40 bytes of TCP and IP headers and 18 of framing, as in Table III:
+//!   the payload is then 103 of 115.2 kb/s, the throughput of one channel in figure 3.
 //! - ns-2's NewReno: a window of 20 packets, an acknowledgement for each packet, queues of 50
 //!   packets.
-//! - 45 ms one way on every channel: with that window, such round trips are full with six channels.
+//! - A one-way delay of 45 ms on every channel: with that window, six channels fill such a round
+//!   trip.
 //! - A turn of the weighted round robin: one packet of the slowest channel.
-//! - Where in the cycle of figure 6 a transfer begins: the mean of eight places.
-//! - A member that leaves takes what waits for it along; the proxy knows at once, as section V-C
-//!   assumes.
+//! - The start of a transfer within the cycle of figure 6: the mean over eight positions.
+//! - When a member leaves, its queued packets are lost; the proxy is informed immediately, as
+//!   section V-C assumes.
 
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant};
@@ -24,7 +25,7 @@ use hawser_sim::tcp::{Config, Recovery};
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes;
 
-/// Figures 4 to 6: channels that come and go.
+/// Figures 4 to 6: channels that join and leave.
 #[derive(Clone, Copy, Debug)]
 pub struct Joining;
 
@@ -32,12 +33,18 @@ pub struct Joining;
 #[derive(Clone, Copy, Debug)]
 pub struct Unequal;
 
+/// Size of the file. Source: Piconet section V-A. Units: bytes.
 const FILE: u64 = 1_000_000;
+/// Sizes of payload, framing and headers. Source: chosen so that one channel carries the 103.2 kb/s
+/// of Piconet figure 3 (start of this file). Units: bytes.
 const SEGMENT: u16 = 512;
 const FRAMING: u16 = 18;
 const HEADER: u16 = 40;
-/// In packets: ns-2's default, and one that no number of channels fills.
+/// Windows: ns-2's default, and one that no number of channels fills. Source: the default of ns-2
+/// (start of this file). Units: packets.
 const WINDOW: u32 = 20;
+/// Window that no number of channels fills. Units: packets. Source: our choice, five times
+/// [`WINDOW`].
 const LARGE_WINDOW: u32 = 100;
 
 struct Stated {
@@ -56,7 +63,7 @@ fn equal(setup: &'static str, count: usize, discipline: &'static str) -> Stated 
     }
 }
 
-/// The throughput of one transfer of [`FILE`] bytes, in kb/s.
+/// Returns the throughput of one transfer of [`FILE`] bytes. Units: kb/s.
 fn transfer(stated: &Stated, seed: u64, prepare: impl FnOnce(&mut Piconet)) -> Result<f64, ExperimentError> {
     let channel = |&bps: &u64| Channel {
         bps,
@@ -88,10 +95,12 @@ fn transfer(stated: &Stated, seed: u64, prepare: impl FnOnce(&mut Piconet)) -> R
     Ok(FILE as f64 * 8.0 / 1e3 / took.as_secs_f64())
 }
 
-/// Places in the cycle of joins and leaves at which transfers begin, for their mean.
+/// Number of positions in the cycle of joins and leaves at which transfers begin, for their mean.
+/// Source: our choice (start of this file).
 const STARTS: u32 = 8;
 
-/// Virtual time after which a transfer is given up.
+/// Virtual time after which a transfer is aborted. Source: our choice, many times the 78 s of the
+/// file over one channel of 103.2 kb/s (Piconet figure 3).
 const LIMIT: Duration = Duration::from_secs(3_000);
 
 fn kbps(name: &str, value: f64) -> (String, Quantity) {
@@ -134,7 +143,7 @@ impl Experiment for Sizes {
             .fold(f64::INFINITY, f64::min);
         let ratio = |name: &str, value| vec![(name.to_owned(), Quantity::new(value, Unit::Ratio))];
         findings.shape("H.fig3.linear", least >= 0.85, ratio("least", least));
-        // Saturated: within 5 % of the most.
+        // A throughput within 5 % of the maximum counts as saturated.
         let most = rr.iter().copied().fold(0.0, f64::max);
         let saturated = rr
             .iter()
@@ -173,7 +182,7 @@ impl Experiment for Sizes {
     }
 }
 
-/// The throughput at each duty cycle.
+/// Returns the throughput at each duty cycle.
 fn duties(
     setup: &'static str,
     (persistent, transient): (usize, usize),
@@ -248,7 +257,7 @@ impl Experiment for Joining {
     }
 }
 
-/// Figure 6: one channel stays, one is there for as long as it is gone.
+/// Measures figure 6: one channel is permanent, the other is present and absent for equal times.
 fn intervals(findings: &mut Findings, seed: u64) -> Result<(), ExperimentError> {
     let mut points = Vec::new();
     for seconds in 1..=5u64 {

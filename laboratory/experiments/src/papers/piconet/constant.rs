@@ -1,17 +1,18 @@
 //! Constant-rate traffic over UDP (section V-B): tables II to IV, figure 7.
 //!
-//! What the paper does not state, and what was taken:
-//! - Packets of 512 bytes and 4 of framing with equal channels; 160 bytes and the 12 of an RTP
-//!   header, a common voice packet, with unequal ones. The two tables fit different shares of
-//!   payload (0.992 and 0.92), so sizes must have differed.
-//! - What the jitter of Table IV is the jitter of. Over all channels at once it cannot be 2 ms: a
-//!   packet alone needs 11 ms on the fastest channel and 86 ms on the slowest. It is taken between
-//!   neighbours on each channel; that of figure 7, which reaches 425 ms, over all arrivals. Means
-//!   are given instead of the smoothed value at the end, which is that of some last 16 packets.
+//! Values that the paper does not state, chosen here:
+//! - Packets of 512 bytes with 4 bytes of framing for equal channels; 160 bytes with an RTP header
+//!   of 12 bytes, a common voice packet, for unequal channels. The two tables fit different shares
+//!   of payload (0.992 and 0.92), so sizes must have differed.
+//! - The packets between which Table IV measures jitter. Over all channels it cannot be 2 ms,
+//!   because one packet needs 11 ms on the fastest channel and 86 ms on the slowest. Here it is
+//!   measured between consecutive packets of each channel; the jitter of figure 7, which reaches
+//!   425 ms, is measured over all arrivals. Means replace the final smoothed value, which depends
+//!   only on some last 16 packets.
 //! - A turn of the weighted round robin: one packet of the slowest channel where channels are
 //!   unequal.
-//! - Queues of 50 packets (ns-2's default), runs of 200 s: Table III's losses fall a little towards
-//!   the slow links, by what such a queue holds at the end of such a run.
+//! - Queues of 50 packets (ns-2's default), runs of 200 s: Table III's losses decrease slightly
+//!   towards the slow links, by the packets in such a queue at the end of such a run.
 
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant, Rate};
@@ -29,25 +30,28 @@ pub struct Members;
 #[derive(Clone, Copy, Debug)]
 pub struct UnequalConstant;
 
-/// Section V-B, last paragraph: the streams of table II's channels while channels come and go.
+/// Section V-B, last paragraph: the streams over table II's channels while channels join and leave.
 #[derive(Clone, Copy, Debug)]
 pub struct JoiningConstant;
 
-/// The disciplines by the paper's names and ours.
+/// Disciplines, with the paper's names and the names used here.
 pub(super) const DISCIPLINES: [(&str, &str); 3] = [
     ("random", "random"),
     ("rr", "round-robin"),
     ("wrr", "surplus-round-robin"),
 ];
 
+/// Duration of a run. Source: our choice, by the losses of Table III (start of this file).
 const LENGTH: Duration = Duration::from_secs(200);
+/// Queue of a channel. Source: the default of ns-2 (start of this file). Units: packets.
 const QUEUE: u16 = 50;
 
 struct Stream {
     loss: f64,
     /// Mean change of the transit time from one arrival to the next. Units: milliseconds.
     jitter: f64,
-    /// The same between neighbours on one channel.
+    /// Mean change of the transit time between consecutive packets of a channel. Units:
+    /// milliseconds.
     channel_jitter: f64,
     /// Loss of each channel.
     channels: Vec<f64>,
@@ -58,7 +62,7 @@ struct Stated {
     kbps: u64,
     payload: u16,
     framing: u16,
-    /// Bytes in a turn of the slowest channel.
+    /// Quantum of the slowest channel. Units: bytes.
     turn: u16,
     discipline: &'static str,
 }
@@ -339,16 +343,16 @@ impl Experiment for JoiningConstant {
     }
 }
 
-/// Duty cycles of figures 4 and 5, in percent.
+/// Duty cycles of figures 4 and 5, in percent. Source: Piconet section V-A; Table X has the same.
 pub(super) const DUTIES: [f64; 5] = [0.0, 25.0, 50.0, 75.0, 100.0];
 
-/// How long a channel is there and gone in each 20 s.
+/// Returns the times for which a channel is up and down in each 20 s.
 pub(super) fn periods(duty: f64) -> (Duration, Duration) {
     let up = Duration::from_millis((200.0 * duty) as u64);
     (up, Duration::from_secs(20) - up)
 }
 
-/// Spearman's rank correlation; equal values share a rank.
+/// Returns Spearman's rank correlation; equal values share a rank.
 pub(super) fn spearman(x: &[f64], y: &[f64]) -> f64 {
     let ranks = |values: &[f64]| -> Vec<f64> {
         let rank = |value: &f64| {

@@ -1,22 +1,22 @@
 //! Layered streams with errors on the channels (section V-C): tables V to IX.
 //!
-//! What the paper does not state, and what was taken:
-//! - Packets of 210 bytes with 18 of framing, as in Table III: Table VII's losses need the same
-//!   share of payload.
-//! - When the layers begin, which decides what round robin does: it ties each layer to a channel
-//!   (Table VI), and a layer that comes long after another finds room where queues are full (Table
-//!   VII). The order (second, third, base) is the one that Table VI's losses tell. The two
-//!   distances are fitted to round robin's column of Table VII; evenly spaced layers would lose 20
-//!   % each there. Everything else follows.
+//! Values that the paper does not state, chosen here:
+//! - Packets of 210 bytes with 18 bytes of framing, as in Table III: Table VII's losses require the
+//!   same share of payload.
+//! - The start times of the layers, which determine the result of round robin: it assigns each
+//!   layer to a channel (Table VI), and a layer that starts long after another one finds room where
+//!   queues are full (Table VII). The order (second, third, base) follows from Table VI's losses.
+//!   The two distances are fitted to round robin's column of Table VII; evenly spaced layers would
+//!   lose 20 % each there. All other results follow.
 //! - Runs of 1500 s: ten cycles of the changing errors.
-//! - Layers get channels of their own first ([`Remainder::LastResort`]): with remainders shared as
-//!   section III-C.1 says, the second layer would lose about 3.7 %, a mix of two channels, in all
+//! - Layers first get channels of their own ([`Remainder::LastResort`]): if remainders were shared
+//!   as in section III-C.1, the second layer would lose about 3.7 %, a mix of two channels, in all
 //!   of Tables VI, VII and IX.
-//! - Table IX is run with errors of 1 and 5 %, as in Table VII, not with the 1 and 10 % of the
-//!   text, which its numbers do not fit: a test shows that the second layer loses 10 % then.
+//! - Table IX is run with errors of 1 and 5 %, as in Table VII, because its numbers do not fit the
+//!   1 and 10 % of the text: a test shows that the second layer would then lose 10 %.
 //!
-//! Independent-path striping (section III-D) has no numbers in the paper: a test holds it to what
-//! it is said to do when a channel fails.
+//! The paper has no numbers for independent-path striping (section III-D): a test checks the
+//! described behaviour when a channel fails.
 
 use hawser_proto::pool::allocation::{Need, Remainder};
 use hawser_proto::pool::requirement::Requirement;
@@ -40,8 +40,11 @@ pub struct Layers;
 pub struct Changing;
 
 const DISCIPLINES: [&str; 4] = ["random", "rr", "wrr", "lps"];
+/// Sizes of payload and framing. Source: our choice, by the shares of payload of Tables III and VII
+/// (start of this file). Units: bytes.
 const PAYLOAD: u16 = 210;
 const FRAMING: u16 = 18;
+/// Duration of a run. Source: our choice, ten cycles of three times [`TURN`] (start of this file).
 const LENGTH: Duration = Duration::from_secs(1_500);
 
 fn discipline(name: &str, layers: usize, kbps: u64, seed: u64) -> Box<dyn Scheduler> {
@@ -68,7 +71,15 @@ fn discipline(name: &str, layers: usize, kbps: u64, seed: u64) -> Box<dyn Schedu
     scheduler::by_name(known, seed).expect("a scheduler of the list")
 }
 
-/// When each layer begins, as a part of the time between two packets of a layer.
+/// The clients' layer priority measures the needs of layers.
+fn unshipped(claim: &str) -> Option<&'static str> {
+    claim
+        .ends_with(".lps")
+        .then_some("layer priority with declared needs")
+}
+
+/// Start of each layer, as a share of the time between two packets of a layer. Source: fitted to
+/// round robin's column of Tables VI and VII (start of this file).
 const PHASES: [f64; 3] = [0.625, 0.0, 0.275];
 
 struct Stated<'a> {
@@ -76,11 +87,11 @@ struct Stated<'a> {
     layers: usize,
     kbps: u64,
     name: &'a str,
-    /// The losses from each time on, in order.
+    /// Losses from each time on, in order.
     changes: &'a [(Duration, Vec<f64>)],
 }
 
-/// The loss of each layer in percent.
+/// Returns the loss of each layer. Units: percent.
 fn layers_lost(stated: &Stated<'_>, seed: u64) -> Vec<f64> {
     let channel = |&loss: &f64| Channel {
         bps: 20_000,
@@ -126,6 +137,10 @@ fn layers_lost(stated: &Stated<'_>, seed: u64) -> Vec<f64> {
 }
 
 impl Experiment for SpareChannels {
+    fn unshipped(&self, claim: &str) -> Option<&'static str> {
+        unshipped(claim)
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["H-tab5"]
     }
@@ -155,7 +170,8 @@ impl Experiment for SpareChannels {
     }
 }
 
-/// Three layers of 15 kbit/s by the discipline of that name; the loss of each, percent.
+/// Returns the loss of each of three layers of 15 kbit/s under the discipline of that name. Units:
+/// percent.
 fn lost(name: &str, losses: &[f64], changes: &[(Duration, Vec<f64>)], seed: u64) -> Vec<f64> {
     let stated = Stated {
         losses,
@@ -171,7 +187,7 @@ fn cells(table: &str) -> impl Iterator<Item = String> {
     (0..3).flat_map(move |layer| DISCIPLINES.map(|name| format!("H.{table}.l{layer}.{name}")))
 }
 
-/// Runs all disciplines of one table; the losses by discipline.
+/// Runs all disciplines of one table. Returns the losses by discipline.
 fn table(
     findings: &mut Findings,
     table: &str,
@@ -192,6 +208,10 @@ fn table(
 }
 
 impl Experiment for Layers {
+    fn unshipped(&self, claim: &str) -> Option<&'static str> {
+        unshipped(claim)
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["H-tab6", "H-tab7"]
     }
@@ -231,6 +251,10 @@ impl Experiment for Layers {
 }
 
 impl Experiment for Changing {
+    fn unshipped(&self, claim: &str) -> Option<&'static str> {
+        unshipped(claim)
+    }
+
     fn setups(&self) -> &'static [&'static str] {
         &["H-tab8", "H-tab9"]
     }
@@ -254,11 +278,12 @@ impl Experiment for Changing {
     }
 }
 
+/// Time for which a channel has the higher error rate. Source: Piconet section V-C, 50 s of 150 s.
 const TURN: Duration = Duration::from_secs(50);
 
-/// The losses in one turn: one channel is bad, the others lose 1 %.
+/// Returns the losses in one turn: one channel loses `bad`, the others lose 1 %.
 fn in_turn(count: usize, bad: f64, step: usize) -> Vec<f64> {
-    // The last channel begins, so that no discipline is favoured by the order of the channels.
+    // The last channel begins, so that the order of the channels favours no discipline.
     (0..count)
         .map(|channel| {
             if (channel + step + 1).is_multiple_of(count) {
@@ -288,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_channel_that_fails_costs_one_description_and_not_a_part_of_each() {
-        // One channel swallows everything during the last fifth, and nobody is told.
+        // One channel drops all packets during the last fifth, without notice.
         let failure = [(LENGTH * 4 / 5, vec![0.01, 1.0, 0.01])];
         let all = [0.01; 3];
         let mut descriptions = lost("ips", &all, &failure, 1);

@@ -1,4 +1,4 @@
-//! Piconet: neighbours share their uplinks, and an aggregation proxy stripes what comes for them.
+//! Piconet: neighbours share their uplinks, and an aggregation proxy stripes traffic over them.
 //!
 //! # Scope
 //! The evaluation of sections V (simulation) and VI (testbed). The schedulers and the allocation
@@ -19,4 +19,4 @@ pub use bulk::{Joining, Sizes, Unequal};
 pub use constant::{JoiningConstant, Members, UnequalConstant};
 pub use layered::{Changing, Layers, SpareChannels};
 pub use reception::{Reception, mean_change};
-pub use testbed::{CARRIED, LATE, OneSlow, Streaming, TERMINATED, Testbed, Transient};
+pub use testbed::{CAPACITIES, LATE, OneSlow, Streaming, TERMINATED, Testbed, Transient};

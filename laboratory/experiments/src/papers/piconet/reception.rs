@@ -1,19 +1,20 @@
-//! What a receiver has of a stream: shared by the simulated evaluation and the one on real packets.
+//! Statistics of a received stream, for the simulated evaluation and the evaluation with real
+//! packets.
 
-/// What became of a stream of media.
+/// Statistics of a received media stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reception {
-    /// What did not come, or too late. Units: percent.
+    /// Packets that were lost or late. Units: percent.
     pub loss: f64,
     /// Mean of the smoothed interarrival jitter. Units: milliseconds.
     pub jitter: f64,
-    /// The largest that it was. Units: milliseconds.
+    /// Maximum of the smoothed interarrival jitter. Units: milliseconds.
     pub most_jitter: f64,
 }
 
 impl Reception {
-    /// Of `sent` packets of which some came with these `delays`, in order of arrival. A packet that
-    /// comes more than `late` after the earliest possible time is lost.
+    /// Computes the statistics of `sent` packets, some of which arrived with these `delays`, in
+    /// order of arrival. A packet more than `late` after the earliest possible time is lost.
     ///
     /// Source: RFC 1889 section 6.3.1 (the jitter), Piconet section VI-B.2 (late packets).
     /// Units: milliseconds.
@@ -36,8 +37,8 @@ impl Reception {
     }
 }
 
-/// The mean of what RFC 1889's jitter smooths: how much the transit time changes from one arrival
-/// to the next. Units: those of the times.
+/// Returns the mean change of the transit time from one arrival to the next, the quantity that RFC
+/// 1889's jitter smooths. Units: those of the times.
 #[must_use]
 pub fn mean_change(transits: &[f64]) -> f64 {
     let changes = transits.windows(2).map(|pair| (pair[1] - pair[0]).abs());
@@ -55,7 +56,7 @@ mod tests {
         assert_eq!((all.jitter, all.most_jitter), (0.0, 0.0));
         let in_time = Reception::of(4, &[10.0, 10.0, 42.0, 10.0], 70.0);
         assert_eq!(in_time.loss, 0.0);
-        // 32 ms, smoothed by a sixteenth: 2 and then 2 + (32 - 2) / 16.
+        // A change of 32 ms is smoothed by a sixteenth: 2 and then 2 + (32 - 2) / 16.
         assert_eq!(in_time.most_jitter, 3.875);
     }
 

@@ -1,20 +1,22 @@
-//! The testbed (section VI): figures 10 to 16 and Table X.
+//! Testbed of section VI: figures 10 to 16 and Table X.
 //!
-//! What the paper does not state, and what was taken:
-//! - A serial line of 115.2 kb/s sends ten bits for a byte: 92.16 kb/s. PPP adds 8 bytes to a
-//!   packet, GRE 24.
-//! - Linux 2.2 kept three packets in a PPP device, the one being sent included. With so few, a TCP
-//!   alone on one line cannot retransmit losses without waiting for its timer, which is why one
-//!   line carries so little and two more than twice as much.
-//! - Reno's recovery and acknowledgements delayed by up to 200 ms, as hosts of the time had them;
+//! Values that the paper does not state, chosen here:
+//! - A serial line of 115.2 kb/s sends ten bits per byte: 92.16 kb/s. PPP adds 8 bytes to a packet,
+//!   GRE 24.
+//! - Linux 2.2 queued three packets in a PPP device, including the one in transmission. With such a
+//!   short queue a single TCP connection on one line can recover from losses only by its
+//!   retransmission timer, so one line carries little and two lines carry more than twice as much.
+//! - Reno's recovery and acknowledgements delayed by up to 200 ms, as in hosts of that time;
 //!   segments of 1460 bytes.
-//! - 35 ms one way, besides what is added, and 6 kb/s of background traffic on every line, which
-//!   the paper names without its amount: packets of 300 bytes at random times. They are fitted to
-//!   figure 10's single line and figure 14's largest jitter; Table X follows.
+//! - A one-way delay of 35 ms in addition to the stated delays, and 6 kb/s of background traffic on
+//!   every line in packets of 300 bytes at random times; the paper mentions this traffic without
+//!   its amount. Both are fitted to figure 10's single line and figure 14's largest jitter; Table X
+//!   follows.
 //! - Means of 20 runs for each number; the paper has 50.
-//! - The media: 1000 bytes at a time, 40 of headers, for 60 s. A packet that comes 70 ms later than
-//!   the earliest could is late, and late is lost (figure 15 needs a time between 60 and 80 ms).
-//!   Its loss above 70 % on overloaded lines is lateness too.
+//! - Media: packets of 1000 bytes with 40 bytes of headers, for 60 s. A packet that arrives more
+//!   than 70 ms after the earliest possible time is late and counts as lost (figure 15 requires a
+//!   limit between 60 and 80 ms). The figure's loss above 70 % on overloaded lines includes late
+//!   packets.
 
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant, Rate};
@@ -26,11 +28,11 @@ use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quant
 use hawser_sim::app::{Cbr, DatagramSink, TcpSink, TcpSource};
 use hawser_sim::tcp::{Config, Congestion, Opening, Recovery, RtoBounds};
 
-/// Figures 10 to 12 but for joins: one to four lines, and one that is slower.
+/// Figures 10 to 12 except for joins: one to four lines, and one slower line.
 #[derive(Clone, Copy, Debug)]
 pub struct Testbed;
 
-/// Table X and figure 12: lines that come and go.
+/// Table X and figure 12: lines that join and leave.
 #[derive(Clone, Copy, Debug)]
 pub struct Transient;
 
@@ -42,12 +44,21 @@ pub struct Streaming;
 #[derive(Clone, Copy, Debug)]
 pub struct OneSlow;
 
+/// Rate of a line. Source: Piconet section VI-A, 115.2 kb/s with ten bits per byte. Units: bit/s.
 const LINE: u64 = 92_160;
+/// Delay of a line in one direction. Source: fitted to figures 10 and 14 (start of this file).
 const DELAY: Duration = Duration::from_millis(35);
+/// Bytes that PPP adds to a packet. Source: RFC 1662 section 3.1 (flag, address, control, protocol
+/// and check sequence).
 const PPP: u16 = 8;
+/// Bytes that GRE adds to a packet. Source: an IPv4 header (RFC 791) and 4 bytes (RFC 2784 section
+/// 2.1).
 const GRE: u16 = 24;
-/// Waiting, beside the one being sent.
+/// Queue of a line, without the packet in transmission. Source: Linux 2.2 queued three packets in a
+/// PPP device (start of this file). Units: packets.
 const QUEUE: u16 = 2;
+/// Rate and packet size of background traffic. Source: fitted to figures 10 and 14 (start of this
+/// file).
 const BACKGROUND: (Rate, u16) = (Rate::from_bps(6_000), 300);
 
 fn host() -> Config {
@@ -112,7 +123,7 @@ impl Lines {
         piconet
     }
 
-    /// The throughput of one transfer, in kb/s.
+    /// Returns the throughput of one transfer. Units: kb/s.
     fn transfer(&self, seed: u64, prepare: &impl Fn(&mut Piconet)) -> Result<f64, ExperimentError> {
         let mut piconet = self.build(seed, 1500, 0, false);
         prepare(&mut piconet);
@@ -122,7 +133,7 @@ impl Lines {
         Ok(FILE as f64 * 8.0 / 1e3 / took.as_secs_f64())
     }
 
-    /// The mean of [`RUNS`] transfers.
+    /// Returns the mean throughput of [`RUNS`] transfers. Units: kb/s.
     fn mean(&self, seed: u64, prepare: impl Fn(&mut Piconet)) -> Result<f64, ExperimentError> {
         let mut sum = 0.0;
         for run in 0..RUNS {
@@ -131,7 +142,7 @@ impl Lines {
         Ok(sum / RUNS as f64)
     }
 
-    /// One stream.
+    /// Measures one stream.
     fn media(&self, seed: u64, kbps: u64) -> Reception {
         let mut piconet = self.build(seed, 1000, 40, true);
         let end = Instant::ZERO + Duration::from_secs(60);
@@ -148,7 +159,7 @@ impl Lines {
         Reception::of(sent, &delays, LATE)
     }
 
-    /// The means of [`RUNS`] streams, and the largest jitter of all.
+    /// Returns the means over [`RUNS`] streams, with the largest jitter of all streams.
     fn mean_media(&self, seed: u64, kbps: u64) -> Reception {
         let all: Vec<Reception> = (0..RUNS)
             .map(|run| self.media(seed.wrapping_mul(RUNS).wrapping_add(run), kbps))
@@ -162,16 +173,18 @@ impl Lines {
     }
 }
 
+/// Size of the file. Source: Piconet section VI-B. Units: bytes.
 const FILE: u64 = 1_000_000;
+/// Number of runs. Source: our choice; the paper has 50 (start of this file).
 const RUNS: u64 = 20;
-/// A packet that comes so much after the earliest possible time is of no use: figure 15 needs a
-/// time between 60 and 80 ms. Units: milliseconds.
+/// Delay beyond the earliest possible time after which a packet counts as lost. Source: Piconet
+/// figure 15 requires a limit between 60 and 80 ms. Units: milliseconds.
 pub const LATE: f64 = 70.0;
-/// The paper's tool ends a test at some loss that it does not say: more than the 25 % with which
-/// the tests of figure 15 ran to their end. Units: percent.
+/// Loss at which the paper's tool ends a test. Source: our choice, the 25 % of figure 15's
+/// completed tests. Units: percent.
 pub const TERMINATED: f64 = 25.0;
-/// Lines, and what they can carry: up to 64 kb/s each. Units: kb/s.
-pub const CARRIED: [(usize, u64); 10] = [
+/// Numbers of lines, each with the rate that they can carry: up to 64 kb/s per line. Units: kb/s.
+pub const CAPACITIES: [(usize, u64); 10] = [
     (1, 64),
     (2, 64),
     (2, 128),
@@ -183,7 +196,8 @@ pub const CARRIED: [(usize, u64); 10] = [
     (4, 175),
     (4, 256),
 ];
-/// Virtual time after which a transfer is given up.
+/// Virtual time after which a transfer is aborted. Source: our choice, many times what a file takes
+/// over the slowest line.
 const LIMIT: Duration = Duration::from_secs(5_000);
 
 fn kbps(name: &str, value: f64) -> (String, Quantity) {
@@ -357,7 +371,10 @@ impl Experiment for Streaming {
             vec![("loss".to_owned(), Quantity::new(failed, Unit::Percent))],
         );
         findings.value("H.fig13.four256", media(4, 256).loss, Unit::Percent);
-        let all: Vec<Reception> = CARRIED.iter().map(|&(count, kbps)| media(count, kbps)).collect();
+        let all: Vec<Reception> = CAPACITIES
+            .iter()
+            .map(|&(count, kbps)| media(count, kbps))
+            .collect();
         let striped = all.iter().skip(1).map(|media| media.loss).fold(0.0, f64::max);
         findings.value("H.fig13.max", striped, Unit::Percent);
         let mut typical: Vec<f64> = all.iter().map(|media| media.jitter).collect();

@@ -1,4 +1,4 @@
-//! Figure 2 of the paper: source, proxy, channels, members, LAN, receiver.
+//! Topology of the paper's figure 2: source, proxy, channels, members, LAN, receiver.
 
 use hawser_netem::{Capacity, Change, LinkConfig, Loss, QueueBound, Random, State};
 use hawser_proto::scheduler::{Choice, Demand, PathView, Scheduler};
@@ -8,40 +8,40 @@ use hawser_wire::layer::Layer;
 use crate::reproduce::ExperimentError;
 use hawser_sim::Router;
 use hawser_sim::app::TcpSink;
-use hawser_sim::host::{Application, End, Host, SocketId, Way, join};
+use hawser_sim::host::{Application, End, Host, Route, SocketId, join};
 use hawser_sim::network::{Context, LinkId, Network, Node, NodeId};
 use hawser_sim::packet::{Address, Body, Datagram, Ecn, FlowId, Packet};
 
-/// What a channel is like.
+/// Properties of a channel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Channel {
-    /// Bits per second, of whatever the set-up's framing counts.
+    /// Bits per second, including the framing that the set-up counts.
     pub(super) bps: u64,
     /// Share of packets lost on the air.
     pub(super) loss: f64,
-    /// One way.
+    /// Delay in each direction.
     pub(super) delay: Duration,
 }
 
-/// A piconet that is to be built.
+/// Configuration of a piconet.
 pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) channels: Vec<Channel>,
     /// Bytes that a channel carries beyond the sender's payload (datagrams) or packet (TCP).
     pub(super) framing: u16,
-    /// What the senders' payload is, for the queues, which hold a number of packets.
+    /// Payload of the senders, for queues that hold a number of packets.
     pub(super) payload: u16,
-    /// Packets before a channel.
+    /// Queue before a channel. Units: packets.
     pub(super) queue: u16,
     pub(super) scheduler: Box<dyn Scheduler>,
-    /// Whether datagrams are striped: their headers of 28 bytes are then part of the framing.
+    /// Set if datagrams are striped: their headers of 28 bytes are then part of the framing.
     pub(super) is_datagram: bool,
-    /// The largest packet that the proxy reckons with: what a turn of the surplus round robin is
-    /// made of.
+    /// Largest packet that the proxy assumes, from which it derives the quantum of surplus round
+    /// robin. Units: bytes.
     pub(super) mtu: u16,
 }
 
-/// A built one.
+/// Simulated piconet.
 pub(super) struct Piconet {
     pub(super) network: Network,
     pub(super) channels: Vec<LinkId>,
@@ -53,7 +53,7 @@ pub(super) struct Piconet {
 
 impl Plan {
     /// # Panics
-    /// Never: the nodes are those that were added.
+    /// Never: all nodes were added before.
     pub(super) fn build(self) -> Piconet {
         let mut network = Network::new(self.seed);
         let source = network.add(Host::default());
@@ -99,7 +99,7 @@ impl Plan {
             proxy,
             rate(100_000_000, Duration::from_millis(1)),
         );
-        // Upstream: over the LAN to the first member, and its own way out, not through a tunnel.
+        // Upstream packets use the LAN to the first member and its own uplink, without a tunnel.
         let first = self.channels[0];
         let up = network.connect(
             "lan-up",
@@ -151,7 +151,7 @@ impl Plan {
 }
 
 impl Piconet {
-    /// Lets a transfer end, and says how long it took.
+    /// Runs until a transfer ends. Returns its duration.
     pub(super) fn finish(
         &mut self,
         sink: SocketId,
@@ -172,7 +172,7 @@ impl Piconet {
         })
     }
 
-    /// Opens a conversation from the source to the receiver.
+    /// Connects an application of the source to one of the receiver.
     pub(super) fn join(
         &mut self,
         flow: u32,
@@ -183,7 +183,7 @@ impl Piconet {
         let near = End {
             host: source,
             application: Box::new(near),
-            ways: &[Way {
+            routes: &[Route {
                 link: out,
                 local: here,
                 remote: there,
@@ -192,7 +192,7 @@ impl Piconet {
         let far = End {
             host: receiver,
             application: Box::new(far),
-            ways: &[Way {
+            routes: &[Route {
                 link: up,
                 local: there,
                 remote: here,
@@ -201,8 +201,8 @@ impl Piconet {
         join(&mut self.network, FlowId(flow), near, far)
     }
 
-    /// Lets other traffic use every channel: packets of `size` bytes on the channel, at `rate` in
-    /// the mean.
+    /// Adds background traffic to every channel: packets of `size` bytes on the channel, at a mean
+    /// rate of `rate`.
     pub(super) fn background(&mut self, rate: Rate, size: u16) {
         let random = self.network.streams().get("background");
         let proxy: &mut Proxy = self
@@ -216,13 +216,13 @@ impl Piconet {
         });
     }
 
-    /// An application of the source.
+    /// Returns an application of the source.
     pub(super) fn at_source<T: Application>(&self, socket: SocketId) -> &T {
         let host: &Host = self.network.node(self.source.0).expect("it was added as a host");
         host.application(socket).expect("the caller opened it as this")
     }
 
-    /// An application of the receiver.
+    /// Returns an application of the receiver.
     pub(super) fn at_receiver<T: Application>(&self, socket: SocketId) -> &T {
         let host: &Host = self
             .network
@@ -231,8 +231,8 @@ impl Piconet {
         host.application(socket).expect("the caller opened it as this")
     }
 
-    /// A channel leaves (with all that waits for it) or joins; the proxy hears of it when it
-    /// happens.
+    /// Lets a channel join or leave (its queued packets are lost); the proxy is informed
+    /// immediately.
     pub(super) fn set_member(&mut self, channel: usize, is_there: bool, at: Instant) {
         let change = Change {
             state: Some(if is_there { State::Up } else { State::Down }),
@@ -241,13 +241,14 @@ impl Piconet {
         self.network.change_at(at, self.channels[channel], change);
     }
 
-    /// Lets channels join and leave in turn from time zero until `end`: there for `up`, then gone
-    /// for `down`.
+    /// Lets channels join and leave in turn from time zero until `end`: present for `up`, then
+    /// absent for `down`.
     pub(super) fn alternate(&mut self, channels: &[usize], times: (Duration, Duration), end: Instant) {
         self.alternate_from(channels, times, Duration::ZERO, end);
     }
 
-    /// The same, with time zero `into` the first turn.
+    /// Lets channels join and leave as [`Self::alternate`] does, with time zero `into` the first
+    /// turn.
     pub(super) fn alternate_from(
         &mut self,
         channels: &[usize],
@@ -277,7 +278,7 @@ impl Piconet {
         }
     }
 
-    /// A channel loses this share from now on, and the proxy knows.
+    /// Sets the loss of a channel from now on and reports it to the proxy.
     pub(super) fn set_loss(&mut self, channel: usize, loss: f64) {
         let change = Change {
             loss: Some(Loss::Uniform(loss)),
@@ -292,7 +293,7 @@ impl Piconet {
         proxy.lanes[channel].view.loss = loss;
     }
 
-    /// Share of the packets offered to a channel that did not come out, in percent.
+    /// Returns the share of a channel's offered packets that were not delivered. Units: percent.
     pub(super) fn lost_on(&self, channel: usize) -> f64 {
         let counters = self.network.counters(self.channels[channel]);
         100.0 * counters.lost() as f64 / (counters.lost() + counters.packets).max(1) as f64
@@ -300,8 +301,8 @@ impl Piconet {
 }
 
 impl Piconet {
-    /// The mean change of the transit time from one packet to the next on the same channel, over
-    /// all channels. Units: milliseconds.
+    /// Returns the mean change of the transit time from one packet to the next on the same channel,
+    /// over all channels. Units: milliseconds.
     pub(super) fn change_on_channels(&self) -> f64 {
         let members = self
             .members
@@ -314,10 +315,11 @@ impl Piconet {
     }
 }
 
-/// Where background traffic goes.
+/// Destination of background traffic. Source: the largest address.
 const NOBODY: Address = Address(u32::MAX);
 
-/// Bytes that a link counts beyond a packet's; a set-up's own framing stands in their place.
+/// Framing bytes that a link counts in addition to a packet; a set-up's own framing replaces them.
+/// Source: [`hawser_netem::FRAME_OVERHEAD`].
 const FRAME: i32 = hawser_netem::FRAME_OVERHEAD as i32;
 
 fn rate(bps: u64, delay: Duration) -> LinkConfig {
@@ -333,8 +335,8 @@ fn shifted(size: u16, by: i32) -> u16 {
     u16::try_from(i32::from(size) + by).unwrap_or(0)
 }
 
-/// Gives every packet to the channel that the scheduler chooses. A channel takes what comes and
-/// queues or drops it: the proxy does not wait.
+/// Proxy that sends every packet on the channel that the scheduler selects. A channel queues or
+/// drops packets; the proxy does not wait.
 struct Proxy {
     scheduler: Box<dyn Scheduler>,
     lanes: Vec<Lane>,
@@ -344,7 +346,7 @@ struct Proxy {
     let_go: u64,
 }
 
-/// Other traffic on every channel: packets of one size, each channel's at random times of its own.
+/// Background traffic: packets of one size on every channel, at independent random times.
 struct Background {
     mean_gap: Duration,
     size: u16,
@@ -352,7 +354,7 @@ struct Background {
 }
 
 impl Background {
-    /// Until the next packet: exponentially distributed.
+    /// Returns the time until the next packet: exponentially distributed.
     fn gap(&mut self) -> Duration {
         self.mean_gap.mul_f64(-(1.0 - self.random.uniform()).ln())
     }
@@ -378,7 +380,7 @@ impl Node for Proxy {
         let Some(background) = &mut self.background else {
             return;
         };
-        // For nobody: the member has no such address and lets it go.
+        // To an address that the member does not have, so that it drops the packet.
         let packet = Packet {
             source: NOBODY,
             destination: NOBODY,
@@ -435,7 +437,7 @@ impl Node for Proxy {
 struct Member {
     lan: LinkId,
     shift: i32,
-    /// Transit of the packet before, and how much it changed in all. Units: milliseconds.
+    /// Transit time of the previous packet. Units: milliseconds.
     transit: Option<f64>,
     change: f64,
     count: u32,

@@ -1,5 +1,5 @@
-//! Plots as SVG inside of a page: colours come from the page's style sheet, so that they fit a
-//! light and a dark screen.
+//! Plots as SVG within a page: the page's style sheet defines the colours for light and dark
+//! screens.
 //!
 //! Curves differ by dash and marker as well as by colour.
 
@@ -8,11 +8,11 @@ use std::fmt::Write;
 
 use super::super::claims::Expected;
 use super::super::quantity::Unit;
-use super::super::runner::{JoinedCurve, JoinedPlot, Reproduced};
+use super::super::runner::{MergedCurve, MergedPlot, Reproduced};
 use super::number;
 
-/// A line plot: medians, with a band from the smallest to the largest seed.
-pub(super) fn lines(plot: &JoinedPlot, id: &str) -> String {
+/// Draws a line plot: medians, with a band from the smallest to the largest seed.
+pub(super) fn lines(plot: &MergedPlot, id: &str) -> String {
     let legend_rows = plot.curves.len().div_ceil(LEGEND_COLUMNS);
     let top = 14.0 + legend_rows as f64 * 20.0;
     let area = Area {
@@ -68,8 +68,8 @@ pub(super) fn lines(plot: &JoinedPlot, id: &str) -> String {
     svg + "</svg>\n"
 }
 
-/// The numbers of a set-up that share a unit: accepted interval, the paper's number, what was
-/// measured.
+/// Draws the numbers of a set-up that share a unit: accepted interval, the paper's number, and the
+/// measurement.
 pub(super) fn intervals(rows: &[&Reproduced], unit: Unit, id: &str) -> String {
     let area = Area {
         left: 250.0,
@@ -114,23 +114,23 @@ pub(super) fn intervals(rows: &[&Reproduced], unit: Unit, id: &str) -> String {
     svg + "</svg>\n"
 }
 
-/// Bars of one unit beside each other.
+/// Bar chart of values with one unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bars {
-    /// What they show.
+    /// Title.
     pub title: String,
-    /// What is counted.
+    /// Label of the axis.
     pub label: String,
-    /// Of everything in it.
+    /// Unit of all values.
     pub unit: Unit,
-    /// A name and a value for each.
+    /// Name and value of each bar.
     pub rows: Vec<(String, Spread)>,
-    /// What all of them are held against.
+    /// Reference line for all values.
     pub sum: Option<f64>,
 }
 
-/// Bars from zero to medians, with whiskers from the smallest to the largest, and a line across all
-/// of them at `sum`.
+/// Draws bars from zero to the medians, with whiskers from the smallest to the largest value, and a
+/// line across all bars at `sum`.
 pub(super) fn bars(bars: &Bars, id: &str) -> String {
     let area = Area {
         left: 130.0,
@@ -165,7 +165,7 @@ pub(super) fn bars(bars: &Bars, id: &str) -> String {
     svg + "</svg>\n"
 }
 
-/// Lines across all rows at round numbers, and below what they count.
+/// Draws lines across all rows at round numbers, and below them the numbers and the label.
 fn ruler(svg: &mut String, area: &Area, x: &Scale, label: &str) {
     for tick in &x.ticks {
         let at = x.at(*tick);
@@ -239,7 +239,7 @@ struct Area {
     bottom: f64,
 }
 
-/// From a number to a place.
+/// Mapping from a number to a position.
 struct Scale {
     from: (f64, f64),
     to: (f64, f64),
@@ -247,8 +247,8 @@ struct Scale {
 }
 
 impl Scale {
-    /// Holds all `values` between round numbers; zero too when it is `anchored` there and they
-    /// allow it.
+    /// Creates a scale between round numbers that includes all `values`; it also includes zero if
+    /// `is_anchored` and the values permit it.
     fn of(values: impl Iterator<Item = f64>, to: (f64, f64), is_anchored: bool) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(|value| value.is_finite()) {
@@ -279,7 +279,7 @@ impl Scale {
     }
 }
 
-/// The smallest of 1, 2, 5 times a power of ten that is not below `step`.
+/// Returns the smallest of 1, 2, 5 times a power of ten that is not below `step`.
 fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
     [1.0, 2.0, 5.0]
@@ -314,7 +314,7 @@ fn draw_curve(svg: &mut String, n: usize, points: &[(f64, Spread)], x: &Scale, y
         .rev()
         .map(|(at, spread)| (x.at(*at), y.at(spread.min)));
     if points.iter().any(|(_, spread)| spread.min < spread.max) {
-        let band = joined(upper.chain(lower));
+        let band = coordinates(upper.chain(lower));
         let _ = writeln!(svg, "<polygon class=\"band s{series}\" points=\"{band}\"/>");
     }
     let places: Vec<(f64, f64)> = points
@@ -324,9 +324,9 @@ fn draw_curve(svg: &mut String, n: usize, points: &[(f64, Spread)], x: &Scale, y
     let _ = writeln!(
         svg,
         "<polyline class=\"line s{series}\" points=\"{}\"/>",
-        joined(places.iter().copied())
+        coordinates(places.iter().copied())
     );
-    if places.len() <= MOST_MARKERS {
+    if places.len() <= MAX_MARKERS {
         for place in places {
             let _ = writeln!(svg, "<path class=\"mark s{series}\" d=\"{}\"/>", marker(n, place));
         }
@@ -356,10 +356,10 @@ fn marker(n: usize, (x, y): (f64, f64)) -> String {
     }
 }
 
-/// At most as many points as there is room for: neighbours in one, by the means of their medians
-/// and their extremes.
-fn thinned(curve: &JoinedCurve) -> Vec<(f64, Spread)> {
-    let together = curve.points.len().div_ceil(MOST_POINTS).max(1);
+/// Returns at most [`MAX_POINTS`] points: neighbouring points are merged, with the mean of their
+/// medians and their extremes.
+fn thinned(curve: &MergedCurve) -> Vec<(f64, Spread)> {
+    let together = curve.points.len().div_ceil(MAX_POINTS).max(1);
     let join = |chunk: &[(f64, Spread)]| {
         let mean =
             |value: fn(&(f64, Spread)) -> f64| chunk.iter().map(value).sum::<f64>() / chunk.len() as f64;
@@ -396,7 +396,7 @@ fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, content: &str) {
     );
 }
 
-fn joined(points: impl Iterator<Item = (f64, f64)>) -> String {
+fn coordinates(points: impl Iterator<Item = (f64, f64)>) -> String {
     points
         .map(|(x, y)| format!("{x:.1},{y:.1}"))
         .collect::<Vec<_>>()
@@ -411,7 +411,7 @@ pub(super) fn axis_label(label: &str, unit: Unit) -> String {
     }
 }
 
-/// A text as it stands in markup.
+/// Returns a text escaped for markup.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
@@ -420,12 +420,17 @@ pub fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
+/// Dimensions of charts, in units of their view box, and columns of a legend. Source: our choice, a
+/// width that fits the page's text without scaling, and rows that fit its letters.
 const WIDTH: f64 = 760.0;
 const ROW: f64 = 24.0;
 const LEGEND_COLUMNS: usize = 4;
-/// Styles of curves in the page's style sheet.
+/// Styles of curves in the page's style sheet. Source: our choice; more colours cannot be
+/// distinguished.
 pub(super) const SERIES: usize = 8;
-/// More markers than this hide their line.
-const MOST_MARKERS: usize = 40;
-/// About one for each pixel and a half.
-const MOST_POINTS: usize = 450;
+/// Maximum number of markers of a curve; more would hide its line. Source: our choice, one each 17
+/// units of the chart's width.
+const MAX_MARKERS: usize = 40;
+/// Maximum number of points of a curve, about one per 1.5 pixels. Source: [`WIDTH`] less the
+/// margins, 678, over 1.5.
+const MAX_POINTS: usize = 450;

@@ -1,6 +1,6 @@
-//! The report's plots for others: benchmarks and sweeps draw as reproductions do.
+//! Figures for benchmarks and sweeps, drawn like the report's plots.
 
-use super::super::runner::JoinedPlot;
+use super::super::runner::MergedPlot;
 use super::chart::{self, Bars};
 use super::page as markup;
 
@@ -12,14 +12,14 @@ impl Bars {
     }
 }
 
-impl JoinedPlot {
+impl MergedPlot {
     /// A figure of a page ([`page()`]), with its numbers; `id` tells it apart there.
     #[must_use]
     pub fn to_figure(&self, id: &str) -> String {
         markup::figure(&self.title, &chart::lines(self, id), &markup::data(self))
     }
 
-    /// A picture by itself, for a document: SVG on white paper.
+    /// Returns a separate picture for a document: SVG on a white background.
     #[must_use]
     pub fn to_svg(&self) -> String {
         let style = format!("<style>\n{PAPER}{}</style>\n", markup::series(false));
@@ -29,13 +29,13 @@ impl JoinedPlot {
     }
 }
 
-/// One HTML page that loads nothing: a title, and markup with figures in it.
+/// Returns one HTML page without external resources: a title, and markup with figures.
 #[must_use]
 pub fn page(title: &str, body: &str) -> String {
     markup::frame(title, body)
 }
 
-/// What the style sheet of a page says, for a picture without one.
+/// Style sheet of a page, for a picture without one.
 const PAPER: &str = "\
 svg { font: 12px system-ui, Arial, sans-serif; } text { fill: #17202c; }
 .grid { stroke: #dfe5ec; fill: none; } .line { stroke: var(--series); stroke-width: 2; fill: none; }
@@ -46,7 +46,7 @@ svg { font: 12px system-ui, Arial, sans-serif; } text { fill: #17202c; }
 mod tests {
     use super::super::super::experiment::Axis;
     use super::super::super::quantity::Unit;
-    use super::super::super::runner::JoinedCurve;
+    use super::super::super::runner::MergedCurve;
     use super::*;
     use hawser_netem::report::Spread;
 
@@ -60,12 +60,12 @@ mod tests {
 
     #[test]
     fn a_picture_has_its_own_style_and_a_page_loads_nothing() {
-        let plot = JoinedPlot {
+        let plot = MergedPlot {
             setup: String::new(),
             title: "rates & delays".to_owned(),
             x: Axis::new("delay", Unit::Millis),
             y: Axis::new("goodput", Unit::Mbps),
-            curves: vec![JoinedCurve {
+            curves: vec![MergedCurve {
                 name: "hub".to_owned(),
                 points: vec![(1.0, spread(5.0)), (2.0, spread(4.0))],
             }],
@@ -91,7 +91,7 @@ mod tests {
             sum: Some(100.0),
         };
         let figure = bars.to_figure("b");
-        // From 0 at 130 to 100 at 670.
+        // The scale maps 0 to 130 and 100 to 670.
         assert!(
             figure.contains("width=\"270.0\"") && figure.contains("width=\"135.0\""),
             "{figure}"

@@ -1,4 +1,4 @@
-//! The machine's view.
+//! JSON form of a reproduction.
 
 use std::collections::BTreeMap;
 
@@ -8,53 +8,53 @@ use super::super::claims::Expected;
 use super::super::runner::{Reproduced, Reproduction};
 use super::super::verdict::Verdict;
 
-/// Everything that was judged.
+/// Complete result.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReproductionReport {
-    /// Of this format.
+    /// Version of this format.
     pub version: u32,
-    /// How many seeds each experiment was run at.
+    /// Number of seeds of each experiment.
     pub seeds: u32,
-    /// How many claims have each verdict.
+    /// Number of claims with each verdict.
     pub verdicts: BTreeMap<&'static str, usize>,
-    /// In the order of the papers.
+    /// Claims, in the order of the papers.
     pub claims: Vec<ClaimReport>,
 }
 
-/// One claim. Units: all its numbers are in `unit`; for a shape, `measured` and `spread` are shares
-/// of the seeds at which it holds.
+/// Result of a claim. Units: all numbers are in `unit`; for a shape, `measured` and `spread` are
+/// shares of the seeds for which the shape holds.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClaimReport {
-    /// Like `H.tab2.n2.random`.
+    /// Identifier, e.g. `H.tab2.n2.random`.
     pub id: String,
-    /// The number that the paper prints, where it survives.
+    /// Number printed in the paper, if it is known.
     pub paper: Option<f64>,
-    /// The smallest accepted.
+    /// Minimum accepted value.
     pub low: Option<f64>,
-    /// The largest accepted.
+    /// Maximum accepted value.
     pub high: Option<f64>,
-    /// The median over the seeds.
+    /// Median over the seeds.
     pub measured: Option<f64>,
-    /// The extremes over the seeds.
+    /// Extremes over the seeds.
     pub spread: Option<SpreadReport>,
-    /// How it fares.
+    /// Verdict.
     pub verdict: Verdict,
-    /// Why it is not simply reproduced.
+    /// Reason why the claim is not simply reproduced; empty if it is.
     pub reason: String,
-    /// Of all its numbers.
+    /// Unit of all numbers of the claim.
     pub unit: Option<&'static str>,
-    /// The short name of the paper.
+    /// Short name of the paper.
     pub publication: String,
-    /// The evaluation that it is part of.
+    /// Evaluation that contains the claim.
     pub setup: String,
     /// Table, figure or section of the paper.
     pub place: String,
-    /// What is measured.
+    /// Measured quantity.
     pub metric: String,
-    /// The relation that a shape must hold to.
+    /// Relation that a shape must satisfy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<String>,
-    /// The numbers behind a shape, medians over the seeds, each with its unit.
+    /// Supporting numbers of a shape: medians over the seeds, each with its unit.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub evidence: BTreeMap<String, (f64, &'static str)>,
 }
@@ -62,9 +62,9 @@ pub struct ClaimReport {
 /// Extremes.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SpreadReport {
-    /// The smallest.
+    /// Smallest value.
     pub min: f64,
-    /// The largest.
+    /// Largest value.
     pub max: f64,
 }
 

@@ -1,4 +1,4 @@
-//! A page of the manual: every claim, with what shows it.
+//! The page of the papers: every claim with its results.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,86 +7,55 @@ use super::super::runner::{Reproduced, Reproduction};
 use super::super::verdict::Verdict;
 use super::{accepted, evidence, measured, paper};
 
-/// What was measured of a claim on real packets.
+/// Result of a claim on real packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnRealPackets {
-    /// In words; its verdict and its number of runs can be read from them.
+    /// Cell of the table.
     pub text: String,
     /// The verdict.
     pub standing: Standing,
-    /// How often it was measured.
+    /// Number of runs, failed ones included.
     pub runs: usize,
+    /// Set if an earlier program or set-up produced the runs.
+    pub is_stale: bool,
+    /// Set if the row compares two settings of Hawser.
+    pub compares_own: bool,
 }
 
-/// Verdict of a claim on real packets beside the paper.
+/// Verdict of a claim on real packets in comparison with the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// As good as the paper's own number, in each run.
+    /// Every run is at least as good as the paper's own number.
     Good,
-    /// Good only where the bytes that our headers take are allowed for, in each run.
+    /// Every run is good only after correction for Hawser's headers.
     GoodExceptHeaders,
-    /// Not as good even then, in any run.
-    Worse,
-    /// Runs differ in it.
+    /// The verdicts of the runs differ.
     Undecided,
+    /// Every run is worse than the paper, even after correction for Hawser's headers.
+    Worse,
 }
 
 impl Standing {
-    /// Words of [`Self::Worse`].
-    pub const WORSE: [&str; 3] = ["not as good", "not as there", "not so here"];
-    /// Words of [`Self::Undecided`].
-    pub const UNDECIDED: &str = "undecided";
-    /// Words of [`Self::GoodExceptHeaders`].
-    pub const GOOD_EXCEPT_HEADERS: &str = "good except headers";
+    /// Verdicts, best first.
+    pub const ALL: [Self; 4] = [Self::Good, Self::GoodExceptHeaders, Self::Undecided, Self::Worse];
 }
 
-impl OnRealPackets {
-    /// Reads a cell of a page; `None` when it is empty.
-    #[must_use]
-    pub fn of_page(cell: &str) -> Option<Self> {
-        if cell.is_empty() {
-            return None;
-        }
-        let standing = if Standing::WORSE.iter().any(|words| cell.contains(words)) {
-            Standing::Worse
-        } else if cell.contains(Standing::UNDECIDED) {
-            Standing::Undecided
-        } else if cell.contains(Standing::GOOD_EXCEPT_HEADERS) {
-            Standing::GoodExceptHeaders
-        } else {
-            Standing::Good
-        };
-        let before = cell.split_once(" run").map_or("", |(before, _)| before);
-        let runs = before.rsplit(' ').next().and_then(|runs| runs.parse().ok());
-        Some(Self {
-            text: cell.replace("\\|", "|"),
-            standing,
-            runs: runs.unwrap_or(1),
-        })
-    }
+/// Remark on a simulated result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SimulatorNote {
+    /// Machine of the experiment that no product contains, if any.
+    pub unshipped: Option<&'static str>,
+    /// Set if an earlier program produced the results.
+    pub is_stale: bool,
 }
 
 type Real = BTreeMap<String, OnRealPackets>;
+type Notes = BTreeMap<String, SimulatorNote>;
 
-/// Why the columns of a page cannot be kept.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PageError {
-    /// The page does not say at how many seeds the simulator ran.
-    #[error("it is not such a page: it names no seeds")]
-    NoSeeds,
-    /// The page has no row of a claim.
-    #[error("it has no row of {0}; write the whole page")]
-    NoRow(String),
-}
-
-pub(super) fn write(reproduction: &Reproduction, real: &Real) -> String {
-    let claims = &reproduction.claims;
-    let is_simulated = |claim: &Reproduced| claim.judgement.measured.is_some();
-    let counted = claims.iter().map(|c| (c.claim.id.as_str(), is_simulated(c)));
-    let mut text = head(counted, real, reproduction.seeds);
+pub(super) fn write(reproduction: &Reproduction, real: &Real, notes: &Notes) -> String {
+    let mut text = head(reproduction, real, notes);
     let mut last = ("", "");
-    for claim in claims {
+    for claim in &reproduction.claims {
         if last.0 != claim.paper.id {
             let _ = writeln!(text, "\n## {}: {}", claim.paper.id, claim.paper.title);
         }
@@ -107,95 +76,129 @@ pub(super) fn write(reproduction: &Reproduction, real: &Real) -> String {
             claim.claim.metric.clone(),
             paper(expected),
             accepted(expected),
-            measured(expected, claim.judgement.measured, reproduction.seeds),
-            verdict(claim),
-            in_words(real, &claim.claim.id),
+            measured(expected, &claim.judgement),
+            verdict(claim, notes),
+            real.get(&claim.claim.id)
+                .map_or_else(String::new, |measured| measured.text.clone()),
         ];
         let _ = writeln!(text, "| {} |", cells.map(|cell| escaped(&cell)).join(" | "));
     }
     text
 }
 
-/// The same page with another last column where there is something new; `ids` are all claims.
-pub(super) fn rewrite(page: &str, ids: &[&str], new: &Real) -> Result<String, PageError> {
-    let seeds = page.split_once(SEEDS).and_then(|(_, rest)| rest.split_once(' '));
-    let seeds = seeds.and_then(|(seeds, _)| seeds.parse().ok());
-    let seeds = seeds.ok_or(PageError::NoSeeds)?;
-    let mut rows: Vec<(&str, bool)> = Vec::new();
-    let mut real = new.clone();
-    let mut tables = String::new();
-    for line in page.lines().skip_while(|line| !line.starts_with("## ")) {
-        let id = line.strip_prefix("| `").and_then(|rest| rest.split_once('`'));
-        let kept = line.strip_suffix(" |").and_then(|cells| cells.rsplit_once(" | "));
-        let Some(((id, _), (kept, last))) = id.zip(kept) else {
-            tables += &format!("{line}\n");
-            continue;
-        };
-        let verdict = kept.rsplit_once(" | ").map_or("", |(_, verdict)| verdict);
-        rows.push((id, !NOT_SIMULATED.iter().any(|known| verdict == known.label())));
-        if let (false, Some(before)) = (real.contains_key(id), OnRealPackets::of_page(last)) {
-            real.insert(id.to_owned(), before);
+/// Numbers of rows, of a paper or of all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    claims: usize,
+    on_real: usize,
+    standings: [usize; Standing::ALL.len()],
+    five_runs: usize,
+    one_run: usize,
+    stale: usize,
+    compares_own: usize,
+    simulated_only: usize,
+    unshipped_only: usize,
+}
+
+impl Counts {
+    fn of<'a>(claims: impl IntoIterator<Item = &'a Reproduced>, real: &Real, notes: &Notes) -> Self {
+        let mut counts = Self::default();
+        for claim in claims {
+            counts.add(
+                claim,
+                real.get(&claim.claim.id),
+                notes.get(&claim.claim.id).copied(),
+            );
         }
-        tables += &format!("{kept} | {} |\n", escaped(&in_words(&real, id)));
+        counts
     }
-    match ids.iter().find(|id| !rows.iter().any(|(row, _)| row == *id)) {
-        Some(missing) => Err(PageError::NoRow((*missing).to_owned())),
-        None => Ok(head(rows.into_iter(), &real, seeds) + "\n" + &tables),
+
+    fn add(&mut self, claim: &Reproduced, real: Option<&OnRealPackets>, note: Option<SimulatorNote>) {
+        self.claims += 1;
+        let Some(real) = real else {
+            let is_simulated = claim.judgement.measured.is_some();
+            let is_unshipped = note.is_some_and(|note| note.unshipped.is_some());
+            self.simulated_only += usize::from(is_simulated);
+            self.unshipped_only += usize::from(is_simulated && is_unshipped);
+            return;
+        };
+        self.on_real += 1;
+        for (count, standing) in self.standings.iter_mut().zip(Standing::ALL) {
+            *count += usize::from(real.standing == standing);
+        }
+        self.five_runs += usize::from(real.runs >= FULL);
+        self.one_run += usize::from(real.runs == 1);
+        self.stale += usize::from(real.is_stale);
+        self.compares_own += usize::from(real.compares_own);
+    }
+
+    fn row(&self, name: &str) -> String {
+        let [good, except_headers, undecided, worse] = self.standings;
+        let cells = [
+            self.claims,
+            self.on_real,
+            good,
+            except_headers,
+            undecided,
+            worse,
+            self.five_runs,
+            self.one_run,
+            self.stale,
+        ];
+        let cells = cells.map(|count| count.to_string()).join(" | ");
+        format!("| {name} | {cells} |\n")
     }
 }
 
-/// What stands above the tables; the claims come with whether they were simulated.
-fn head<'a>(claims: impl Iterator<Item = (&'a str, bool)>, real: &Real, seeds: u32) -> String {
-    let (mut all, mut simulated, mut once) = (0, 0, 0);
-    let mut standings = BTreeMap::from(ALL_STANDINGS.map(|standing| (standing, 0)));
-    for (id, is_simulated) in claims {
-        let measured = real.get(id);
-        all += 1;
-        simulated += usize::from(is_simulated && measured.is_none());
-        if let Some(measured) = measured {
-            *standings.entry(measured.standing).or_default() += 1;
-            once += usize::from(measured.runs == 1);
-        }
-    }
-    let [good, except_headers, worse, undecided] = ALL_STANDINGS.map(|standing| standings[&standing]);
-    let on_real: usize = standings.values().sum();
+fn head(reproduction: &Reproduction, real: &Real, notes: &Notes) -> String {
+    let all = &reproduction.claims;
+    let counts = Counts::of(all, real, notes);
+    let papers = all.chunk_by(|a, b| a.paper.id == b.paper.id);
+    let papers = papers.map(|claims| Counts::of(claims, real, notes).row(&claims[0].paper.id));
+    let [good, except_headers, undecided, worse] = counts.standings;
     format!(
         "# The five papers, claim by claim\n\n\
-         Of {all} claims {on_real} were measured on real packets: {good} with a result as good as the paper's own\n\
-         number, {except_headers} good except headers (as good only where the bytes that our headers take are allowed\n\
-         for), {undecided} undecided (their runs differ in it), {worse} worse. {once} of these rest on **one run**. Only\n\
-         the simulator shows {simulated}: they are **not** real. Nothing shows {}.\n\n\
-         The simulator's column holds the {SEEDS}{seeds} seeds and the range. The last column holds the\n\
-         median of the runs on real packets, their range, the paper's number and, where headers change it,\n\
-         what it would be with the headers that packets have here ([reproducing the papers](reproduce.md)).\n\
-         A packet of a stream that arrives later than 400 ms counts as lost. A row again:\n\n    \
-         hawser-lab reproduce CLAIM\n    sudo hawser-lab reproduce CLAIM --real\n\n\
-         The whole page again, and only what `--real --json` has written anew:\n\n    \
-         hawser-lab reproduce --markdown docs/notebook/five-papers.md --with real.json\n    \
-         hawser-lab reproduce --markdown docs/notebook/five-papers.md --with real.json --only-real\n",
-        all - simulated - on_real,
+         Written by `hawser-lab reproduce --page`; do not edit.\n\n\
+         Of {} claims {} were measured on real packets. Of these, {good} are at least as good as the paper's\n\
+         number in every run; {except_headers} are good except headers (good only without the bytes of Hawser's\n\
+         headers); {undecided} are undecided (their runs have different verdicts); {worse} are worse. {} of these\n\
+         rows have five runs, {} have **one run**. {} are stale: some of their runs are from an earlier program or\n\
+         set-up. {} compare two settings of Hawser. {} claims were measured in the simulator **only**; {} of those\n\
+         use a machine that no product contains. {} were not measured.\n\n\
+         | paper | claims | on real packets | good | except headers | undecided | worse | five runs | one run | stale |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n\
+         {}{}\n\
+         The column of the simulator has the median over {} seeds and the range. The last column has the\n\
+         median of the runs on real packets, their range, the paper's number and, if headers change it, the\n\
+         number with Hawser's headers ([reproducing the papers](../manual/reproduce.md)). A packet of a stream\n\
+         that arrives after more than 400 ms counts as lost. To repeat a row, or the page:\n\n    \
+         hawser-lab reproduce CLAIM\n    \
+         hawser-lab reproduce CLAIM --real --virtual-time\n    \
+         hawser-lab reproduce --page docs/notebook/five-papers.md --budget 60min\n",
+        counts.claims,
+        counts.on_real,
+        counts.five_runs,
+        counts.one_run,
+        counts.stale,
+        counts.compares_own,
+        counts.simulated_only,
+        counts.unshipped_only,
+        counts.claims - counts.on_real - counts.simulated_only,
+        papers.collect::<String>(),
+        counts.row("all"),
+        reproduction.seeds,
     )
 }
 
-/// All verdicts, in the order of the page's head.
-const ALL_STANDINGS: [Standing; 4] = [
-    Standing::Good,
-    Standing::GoodExceptHeaders,
-    Standing::Worse,
-    Standing::Undecided,
-];
-
-fn in_words(real: &Real, id: &str) -> String {
-    real.get(id)
-        .map_or_else(String::new, |measured| measured.text.clone())
-}
+/// Number of runs that a full row has. Source: the default of `--seeds`.
+const FULL: usize = 5;
 
 fn escaped(cell: &str) -> String {
     cell.replace('|', "\\|").replace('\n', " ")
 }
 
-/// The verdict; where it is not as the paper says, why, and what was found.
-fn verdict(claim: &Reproduced) -> String {
+/// Returns the simulator's verdict; if it differs from the paper, also the reason and the result.
+fn verdict(claim: &Reproduced, notes: &Notes) -> String {
     let judgement = &claim.judgement;
     let mut text = judgement.verdict.label().to_owned();
     if matches!(judgement.verdict, Verdict::Outside | Verdict::Deviates) {
@@ -206,9 +209,12 @@ fn verdict(claim: &Reproduced) -> String {
             text += &format!(" (found: {})", evidence(judgement));
         }
     }
+    let note = notes.get(&claim.claim.id).copied().unwrap_or_default();
+    if let Some(machine) = note.unshipped {
+        text += &format!("; no product contains its {machine}");
+    }
+    if note.is_stale {
+        text += "; stale";
+    }
     text
 }
-
-/// What the page says before the number of seeds.
-const SEEDS: &str = "median over ";
-const NOT_SIMULATED: [Verdict; 3] = [Verdict::Device, Verdict::Lost, Verdict::Pending];

@@ -1,4 +1,4 @@
-//! What was reproduced, for a person, for a program, and as one page with plots.
+//! Report of a reproduction, for a person, for a program, and as one page with plots.
 
 mod chart;
 mod figure;
@@ -10,56 +10,47 @@ mod table;
 pub use chart::{Bars, escape};
 pub use figure::page;
 pub use json::{ClaimReport, ReproductionReport, SpreadReport};
-pub use markdown::{OnRealPackets, PageError, Standing};
+pub use markdown::{OnRealPackets, SimulatorNote, Standing};
 
 use std::collections::BTreeMap;
 
-use super::claims::{Expected, papers};
+use super::claims::Expected;
 use super::runner::Reproduction;
 use super::verdict::Judgement;
-use hawser_netem::report::Spread;
 
 impl Reproduction {
-    /// A table with a line for each claim, and a summary.
+    /// Returns a table with a line per claim, and a summary.
     #[must_use]
     pub fn to_text(&self) -> String {
         table::write(self)
     }
 
-    /// What becomes JSON.
+    /// Returns the report for JSON.
     #[must_use]
     pub fn to_report(&self) -> ReproductionReport {
         json::report(self)
     }
 
-    /// A page of the manual, with what was measured on `real` packets, by claim.
+    /// Returns the page of all claims, with results on `real` packets and `notes` on simulated
+    /// results, both by claim.
     #[must_use]
-    pub fn to_markdown(&self, real: &BTreeMap<String, OnRealPackets>) -> String {
-        markdown::write(self, real)
+    pub fn to_markdown(
+        &self,
+        real: &BTreeMap<String, OnRealPackets>,
+        notes: &BTreeMap<String, SimulatorNote>,
+    ) -> String {
+        markdown::write(self, real, notes)
     }
 
-    /// One HTML page that loads nothing: every set-up with its claims, and a plot of what was
-    /// measured.
+    /// Returns one HTML page without external resources: every set-up with its claims, and a plot
+    /// of the measurements.
     #[must_use]
     pub fn to_html(&self) -> String {
         page::write(self)
     }
 }
 
-/// A page of the manual that [`Reproduction::to_markdown`] wrote of all claims, with what was
-/// measured on `real` packets in the place of what it has of them. What was simulated, and what is
-/// not measured anew, stays.
-///
-/// # Errors
-/// The page is another one, or lacks a claim.
-pub fn with_real_packets(page: &str, real: &BTreeMap<String, OnRealPackets>) -> Result<String, PageError> {
-    let setups = papers().iter().flat_map(|paper| &paper.setups);
-    let claims = setups.flat_map(|setup| &setup.claims);
-    let ids: Vec<&str> = claims.map(|claim| claim.id.as_str()).collect();
-    markdown::rewrite(page, &ids, real)
-}
-
-/// A number with as many digits as a reader wants: four that count, no zeros at the end.
+/// Formats a number with four significant digits, without trailing zeros.
 pub(crate) fn number(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -73,7 +64,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// The paper's number, with its unit.
+/// Returns the paper's number, with its unit.
 fn paper(expected: &Expected) -> String {
     match expected {
         Expected::Interval {
@@ -93,8 +84,9 @@ fn accepted(expected: &Expected) -> String {
     }
 }
 
-fn measured(expected: &Expected, spread: Option<Spread>, seeds: u32) -> String {
-    match (expected, spread) {
+fn measured(expected: &Expected, judgement: &Judgement) -> String {
+    let seeds = judgement.seeds;
+    match (expected, judgement.measured) {
         (Expected::Interval { unit, .. }, Some(spread)) => {
             let range = if spread.min == spread.max {
                 String::new()
@@ -111,7 +103,7 @@ fn measured(expected: &Expected, spread: Option<Spread>, seeds: u32) -> String {
     }
 }
 
-/// The numbers behind a verdict; empty when there are none.
+/// Returns the supporting numbers of a verdict; empty if there are none.
 fn evidence(judgement: &Judgement) -> String {
     let evidence = judgement.evidence.iter();
     let evidence: Vec<String> = evidence

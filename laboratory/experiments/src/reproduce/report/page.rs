@@ -1,10 +1,10 @@
-//! The report: one HTML page that loads nothing and runs nothing.
+//! Report as one HTML page without external resources and scripts.
 
 use std::fmt::Write;
 
 use super::super::claims::{Expected, Paper, Setup};
 use super::super::quantity::Unit;
-use super::super::runner::{JoinedPlot, Reproduced, Reproduction};
+use super::super::runner::{MergedPlot, Reproduced, Reproduction};
 use super::super::verdict::Verdict;
 use super::chart::{self, escape};
 use super::{accepted, measured, number, paper};
@@ -32,7 +32,8 @@ pub(super) fn write(reproduction: &Reproduction) -> String {
     frame("The papers, reproduced", &(lead + &body))
 }
 
-/// A page with the style that plots need; it loads nothing and runs nothing. `body` is markup.
+/// Returns a page with the plots' style sheet, without external resources and scripts. `body` is
+/// markup.
 pub(super) fn frame(title: &str, body: &str) -> String {
     PAGE.replace("{title}", &escape(title))
         .replace("{style}", &series(true))
@@ -96,7 +97,7 @@ fn write_setup(reproduction: &Reproduction, setup: &Setup, claims: &[Reproduced]
     }
     html += "<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">claim</th><th scope=\"col\">what</th><th scope=\"col\">paper</th>\
              <th scope=\"col\">accepted</th><th scope=\"col\">measured</th><th scope=\"col\">verdict</th></tr></thead>\n<tbody>\n";
-    html.extend(claims.iter().map(|claim| row(claim, reproduction.seeds)));
+    html.extend(claims.iter().map(row));
     html + "</tbody></table></div>\n</article>\n"
 }
 
@@ -109,7 +110,7 @@ pub(super) fn figure(caption: &str, svg: &str, data: &str) -> String {
     format!("<figure>\n{caption}{svg}{data}</figure>\n")
 }
 
-/// The measured claims with an interval, by unit.
+/// Groups the measured claims that have an interval by unit.
 fn by_unit(claims: &[Reproduced]) -> Vec<(Unit, Vec<&Reproduced>)> {
     let mut groups: Vec<(Unit, Vec<&Reproduced>)> = Vec::new();
     for claim in claims.iter().filter(|claim| claim.judgement.measured.is_some()) {
@@ -124,13 +125,13 @@ fn by_unit(claims: &[Reproduced]) -> Vec<(Unit, Vec<&Reproduced>)> {
     groups
 }
 
-fn row(reproduced: &Reproduced, seeds: u32) -> String {
+fn row(reproduced: &Reproduced) -> String {
     let (claim, judgement) = (reproduced.claim, &reproduced.judgement);
     let mut what = escape(&claim.metric);
     if let Expected::Shape { check } = &claim.expected {
         let _ = write!(what, "<br><span class=\"fine\">{}</span>", escape(check));
     }
-    let mut found = escape(&measured(&claim.expected, judgement.measured, seeds));
+    let mut found = escape(&measured(&claim.expected, judgement));
     for (name, value, unit) in &judgement.evidence {
         let _ = write!(
             found,
@@ -167,8 +168,8 @@ const fn sign(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The numbers of a plot, for those who cannot see it; a long series stays in the drawing.
-pub(super) fn data(plot: &JoinedPlot) -> String {
+/// Returns the numbers of a plot as a table for readers who cannot see it; long series are omitted.
+pub(super) fn data(plot: &MergedPlot) -> String {
     let mut xs: Vec<f64> = plot
         .curves
         .iter()
@@ -177,7 +178,7 @@ pub(super) fn data(plot: &JoinedPlot) -> String {
         .collect();
     xs.sort_by(f64::total_cmp);
     xs.dedup();
-    if xs.len() > MOST_ROWS {
+    if xs.len() > MAX_ROWS {
         return String::new();
     }
     let mut html = format!(
@@ -201,8 +202,8 @@ pub(super) fn data(plot: &JoinedPlot) -> String {
     html + "</tbody></table></div></details>\n"
 }
 
-/// Colours that stay apart for those who see few of them, a light and a dark version of each, and
-/// dashes.
+/// Returns the style of the curves: colours that colour-blind readers can distinguish, in a light
+/// and a dark version, and dashes.
 pub(super) fn series(has_dark: bool) -> String {
     let series: [(&str, &str, &str); chart::SERIES] = [
         ("#0b6cb4", "#6db8f2", "none"),
@@ -230,8 +231,9 @@ pub(super) fn series(has_dark: bool) -> String {
     style
 }
 
-/// More are for a program, which reads JSON.
-const MOST_ROWS: usize = 60;
+/// Maximum number of rows; programs read longer series from the JSON. Source: our choice, two
+/// screens of a page.
+const MAX_ROWS: usize = 60;
 
 const LEAD: &str = r#"<p>{claims} claims: {counts}. Each experiment was run at {seeds} seeds; numbers are medians with the smallest and the largest in brackets, and bands in
 the plots reach from the smallest to the largest. A claim is reproduced when the median lies in the accepted interval, or the relation holds at most seeds.</p>

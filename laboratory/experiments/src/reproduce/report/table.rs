@@ -1,4 +1,4 @@
-//! The person's view.
+//! Text form of a reproduction.
 
 use std::fmt::Write;
 
@@ -8,11 +8,7 @@ use super::super::verdict::Verdict;
 use super::{accepted, evidence, measured, paper};
 
 pub(super) fn write(reproduction: &Reproduction) -> String {
-    let rows: Vec<[String; 5]> = reproduction
-        .claims
-        .iter()
-        .map(|claim| row(claim, reproduction.seeds))
-        .collect();
+    let rows: Vec<[String; 5]> = reproduction.claims.iter().map(row).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([HEADS[column].len()]).max().unwrap_or(0)
@@ -42,18 +38,18 @@ pub(super) fn write(reproduction: &Reproduction) -> String {
     text
 }
 
-fn row(reproduced: &Reproduced, seeds: u32) -> [String; 5] {
+fn row(reproduced: &Reproduced) -> [String; 5] {
     let expected = &reproduced.claim.expected;
     [
         reproduced.claim.id.clone(),
         paper(expected),
         accepted(expected),
-        measured(expected, reproduced.judgement.measured, seeds),
+        measured(expected, &reproduced.judgement),
         reproduced.judgement.verdict.label().to_owned(),
     ]
 }
 
-/// What a reader of the table wants to know of a claim that is not as the paper says.
+/// Returns the details of a claim that differs from the paper.
 fn details(reproduced: &Reproduced) -> Vec<String> {
     let judgement = &reproduced.judgement;
     if !matches!(judgement.verdict, Verdict::Outside | Verdict::Deviates) {

@@ -6,7 +6,7 @@ use super::super::quantity::{Quantity, Unit};
 use super::*;
 use crate::registry::EXPERIMENTS;
 
-/// Takes longer at some seeds than at others, so that threads overtake each other.
+/// Experiment that takes longer at some seeds, so that runs finish out of order.
 struct Uneven;
 
 impl Experiment for Uneven {
@@ -40,7 +40,7 @@ impl Experiment for Uneven {
     }
 }
 
-/// Fails at its second seed, and forgets a claim.
+/// Experiment that fails at its second seed and omits a claim.
 struct Broken;
 
 impl Experiment for Broken {

@@ -1,10 +1,10 @@
-//! Two radios as one link, with the client on the repeater's wire: figures 11 and 16.
+//! Two radio links as one, with the client on the repeater's wire: figures 11 and 16.
 //!
-//! Set-ups are those of `hawser_experiments`. The wide channel of figure 16 is wide to the medium
-//! alone: hostapd and the kernel take it for one of 20 MHz.
+//! Set-ups are those of `hawser_experiments`. Only the medium treats the wide channel of figure 16
+//! as wide; hostapd and the kernel treat it as a channel of 20 MHz.
 
 use hawser_experiments::papers::multifacet::{
-    Hop, OWN, WIDE_LOADS, WIDE_OVERLAPS, adapted, beside_wide, wide_hop,
+    Hop, OWN, WIDE_LOADS, WIDE_OVERLAPS, adapted, adjacent_interferers, wide_hop,
 };
 use hawser_netem::air::channel::frequency;
 use hawser_units::Duration;
@@ -13,7 +13,7 @@ use super::super::air::Lab;
 use super::super::found::Measured;
 use super::{Carrier, Floor, TRADITIONAL, framed};
 
-/// Both links alike, to a server in the same room.
+/// Returns two equal links to a server on the same local network.
 pub(super) fn alike(hop: Hop) -> Floor {
     Floor {
         links: [hop.clone(), hop.clone()],
@@ -44,10 +44,10 @@ pub(super) fn wide_channel(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     for (name, load) in ["low", "high"].into_iter().zip(WIDE_LOADS) {
         let mut rate = |is_wide: bool| {
             let mut floor = Floor {
-                competitors: beside_wide(load),
+                competitors: adjacent_interferers(load),
                 ..alike(wide_hop(is_wide))
             };
-            // The second link of the wide arm is not used, and out of the way.
+            // Moves the unused second link of the wide arm to another band.
             floor.channels = if is_wide { [3, 36] } else { [1, 6] };
             floor.more.overlaps = WIDE_OVERLAPS
                 .map(|(one, other)| (frequency(one.into()), frequency(other.into())))

@@ -1,4 +1,4 @@
-//! What the boxes' logs say, by the clock of the air.
+//! Logs of the two boxes, with timestamps of the medium's clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,20 +8,20 @@ use serde_json::Value;
 
 use super::super::air::Lab;
 
-/// Something that the access point's box has logged.
+/// Log entry of the access point's box.
 pub(super) struct Entry {
-    /// By the clock that strangers on the air keep to. Units: seconds.
+    /// Time on the clock that interfering stations use. Units: seconds.
     pub(super) at: f64,
     /// The message.
     pub(super) said: String,
-    /// What belongs to it.
+    /// Fields of the entry.
     pub(super) fields: Value,
 }
 
-/// What the access point's box of the last run has logged, as JSON.
+/// Returns the log of the access point's box in the last run.
 pub(super) fn of_access_point(lab: &Lab<'_>) -> anyhow::Result<Vec<Entry>> {
     let directory = lab.options().run_dir.latest("repeater")?;
-    let path = directory.context("no repeater has run")?.join("ap.log");
+    let path = directory.context("no repeater was started")?.join("ap.log");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let real = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
     let ahead = real - clock::now().as_nanos() as f64 / 1e9;
@@ -36,7 +36,7 @@ pub(super) fn of_access_point(lab: &Lab<'_>) -> anyhow::Result<Vec<Entry>> {
     Ok(text.lines().filter_map(entry).collect())
 }
 
-/// Of a time stamp of RFC 3339 in UTC.
+/// Returns the seconds since midnight of an RFC 3339 timestamp in UTC.
 fn seconds_of_day(stamp: &str) -> Option<f64> {
     let (_, time) = stamp.split_once('T')?;
     let mut parts = time.trim_end_matches('Z').split(':');
@@ -44,7 +44,7 @@ fn seconds_of_day(stamp: &str) -> Option<f64> {
     Some(next()? * 3600.0 + next()? * 60.0 + next()?)
 }
 
-/// Units: seconds.
+/// Length of a day. Source: definition of the unit. Units: seconds.
 const DAY: f64 = 86_400.0;
 
 #[cfg(test)]

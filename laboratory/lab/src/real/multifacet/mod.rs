@@ -1,17 +1,16 @@
-//! Multifacet's evaluation on real 802.11 stacks: an access point's box and a repeater that are
-//! joined by two radios, and clients on the channel of one of them.
+//! Multifacet's evaluation on real 802.11 stacks: an access point's box and a repeater with two
+//! radio links between them, and clients on the channel of one of these links.
 //!
-//! Scope: figures 2, 6, 7, 8a and 9 to 16 but for the typical wait of figure 13, and tables 3 to 5
-//! but for ROMA, with the hops, placements and competitors that `hawser_experiments` has for them.
-//! The traditional repeater is the kernel's own forwarding over the link of its own; Multifacet is
-//! `hawser repeat` on both boxes; multipath TCP is the kernel's, uncoupled, with an address of the
-//! client on each link. Cards stop their queues at what ath9k hands to its hardware, two
-//! aggregates, and the discipline above is the kernel's.
+//! Scope: figures 2, 6, 7, 8a and 9 to 16 without the typical wait of figure 13, and tables 3 to 5
+//! without ROMA, with the hops, placements and competitors of `hawser_experiments`. The traditional
+//! repeater is the kernel's forwarding over the own link; Multifacet is `hawser repeat` on both
+//! boxes; multipath TCP is the kernel's, uncoupled, with an address of the client on each link.
+//! Cards stop their queues at two aggregates, as ath9k does, and the queueing discipline above is
+//! the kernel's.
 //!
 //! Limitations: cards send at the rate of the hop, which the medium chooses, as in the simulator;
-//! the repeater's card of the shared link has one rate for both sides of it; one run of each.
-//! Headers of the boxes' session are counted as framing, as elsewhere: what the paper has is needed
-//! times the share of payload here.
+//! the repeater's card of the shared link has one rate for both sides. Headers of the boxes'
+//! session count as framing: the required rate is the paper's times the payload share here.
 
 use std::fmt::Display;
 
@@ -28,6 +27,7 @@ use hawser_testbed::{Clients, OnAir, card_address};
 use hawser_units::{Bytes, Duration, Rate};
 use hawser_wire::data::FRAMING;
 
+use super::Group;
 use super::air::{Evaluation, Inside, Lab, scenario};
 use super::found::Measured;
 
@@ -38,7 +38,21 @@ mod order;
 mod searching;
 mod throttling;
 
-pub(super) const EVALUATIONS: &[Evaluation] = &[
+pub(super) const GROUP: Group<Evaluation> = Group {
+    evaluations: EVALUATIONS,
+    sources: &[
+        include_str!("../air.rs"),
+        include_str!("mod.rs"),
+        include_str!("in_turn.rs"),
+        include_str!("links.rs"),
+        include_str!("logs.rs"),
+        include_str!("order.rs"),
+        include_str!("searching.rs"),
+        include_str!("throttling.rs"),
+    ],
+};
+
+const EVALUATIONS: &[Evaluation] = &[
     Evaluation {
         setup: "M-fig2",
         claims: &[
@@ -179,43 +193,43 @@ pub(super) const EVALUATIONS: &[Evaluation] = &[
     },
 ];
 
-/// Two links and one client.
+/// Cards of two links and one client. Source: two at each box, and one.
 const CARDS: Inside = Inside::DriversCards(5);
 
-/// What is on the floor.
+/// Set-up of the floor.
 #[derive(Clone)]
 struct Floor {
-    /// The own link and the shared one.
+    /// The own link and the shared link.
     links: [Hop; 2],
-    /// Repeater to clients; `None`: the client is the repeater itself.
+    /// Hop from the repeater to clients; `None`: the client is the repeater itself.
     down: Option<Hop>,
     clients: usize,
-    /// Of the wire to the server, one way.
+    /// Delay of the wire to the server, one way.
     wire: Duration,
     competitors: Vec<Competitor>,
     channels: [u16; 2],
     warmup: Duration,
     length: Duration,
-    /// Where the chances of the air begin.
+    /// Seed of the medium.
     seed: u64,
-    /// What else there is to say of the air and of the boxes.
+    /// Further settings of the medium and of the boxes.
     more: OnAir,
 }
 
-/// Who carries frames between the two boxes.
+/// System that transfers frames between the two boxes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Carrier {
     Multifacet,
-    /// One link alone, by its index, and the kernel's forwarding.
+    /// Single link, by index, with the kernel's forwarding.
     Only(usize),
-    /// The kernel's multipath TCP, with an address for each link.
+    /// The kernel's multipath TCP, with an address on each link.
     Mptcp,
-    /// The kernel's forwarding over both, a packet each in turn: neither order nor feedback. What
-    /// the client sends takes the link of its own.
+    /// The kernel's forwarding over both links, packet by packet in turn, without reordering or
+    /// feedback. Packets from the client use the own link.
     InTurn,
 }
 
-/// Over the link of its own.
+/// Traditional repeater, over the own link.
 const TRADITIONAL: Carrier = Carrier::Only(OWN);
 
 impl Floor {
@@ -234,7 +248,7 @@ impl Floor {
         }
     }
 
-    /// What a hop carries alone.
+    /// Creates a set-up for the rate of one hop alone.
     fn of_one(hop: Hop) -> Self {
         Self {
             down: None,
@@ -244,17 +258,17 @@ impl Floor {
         }
     }
 
-    fn beside(mut self, competitor: Competitor) -> Self {
+    fn with_competitor(mut self, competitor: Competitor) -> Self {
         self.competitors.push(competitor);
         self
     }
 
-    /// What one client's TCP gets. Units: Mbit/s.
+    /// Returns the rate of one client's TCP download. Units: Mbit/s.
     fn tcp(&self, lab: &mut Lab<'_>, carrier: Carrier) -> anyhow::Result<f64> {
         Ok(self.run(lab, carrier, &tcp())?.goodput_bps.total / 1e6)
     }
 
-    /// Lets each client do that.
+    /// Runs the workload for each client.
     fn run(&self, lab: &mut Lab<'_>, carrier: Carrier, workload: &Workload) -> anyhow::Result<Report> {
         let via = match carrier {
             Carrier::Multifacet => Via::Repeater,
@@ -310,7 +324,7 @@ impl Floor {
         }
     }
 
-    /// A competitor, among the cards of this floor.
+    /// Converts a competitor to an interfering station among the cards of this floor.
     fn stranger(&self, competitor: &Competitor) -> Stranger {
         let cards = |who| match who {
             Who::AccessPoint => vec![2 * OWN, 2 * SHARED],
@@ -336,7 +350,7 @@ impl Floor {
     }
 }
 
-/// What each hop carries alone. Units: Mbit/s.
+/// Returns the rate of each hop alone. Units: Mbit/s.
 fn alone(lab: &mut Lab<'_>, hops: [Hop; 3]) -> anyhow::Result<[f64; 3]> {
     let mut rates = [0.0; 3];
     for (rate, hop) in rates.iter_mut().zip(hops) {
@@ -345,7 +359,7 @@ fn alone(lab: &mut Lab<'_>, hops: [Hop; 3]) -> anyhow::Result<[f64; 3]> {
     Ok(rates)
 }
 
-/// Figure 2, without what it computes.
+/// Figure 2, without its computed values.
 fn estimate(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let alone = alone(lab, [twenty(), forty_five(), sixty()])?;
     let mut through = |own, down| Floor::new([own, five(), down]).tcp(lab, TRADITIONAL);
@@ -362,10 +376,10 @@ fn estimate(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     ])
 }
 
-/// Figures 6b and 6c, at the first placements of the simulator's first seed.
+/// Figures 6b and 6c, at the first placements of the simulator's run with this seed.
 fn uncontrolled(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let (mut gains, mut deficits, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
-    for (place, hops) in placements(PLACEMENTS, 1).into_iter().enumerate() {
+    for (place, hops) in placements(PLACEMENTS, lab.seed().into()).into_iter().enumerate() {
         let [own, shared, down] = alone(lab, hops.clone())?;
         let optimum = Hops { own, shared, down }.optimum();
         let floor = Floor::new(hops);
@@ -387,10 +401,10 @@ fn uncontrolled(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let (gains, deficits) = (spread(gains)?, spread(deficits)?);
     Ok(vec![
         framed("M.fig6b.median", gains.median).with(evidence.clone()),
-        Measured::at_most("M.fig6b.same", same),
+        Measured::maximum("M.fig6b.same", same),
         framed("M.fig6b.max", gains.max),
-        Measured::at_least("M.fig6c.15", near).with(evidence),
-        Measured::at_most("M.fig6c.worst", deficits.max.max(0.0)),
+        Measured::minimum("M.fig6c.15", near).with(evidence),
+        Measured::maximum("M.fig6c.worst", deficits.max.max(0.0)),
     ])
 }
 
@@ -406,7 +420,7 @@ fn bottlenecks(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     for (case, name, load) in loads {
         let (mut gains, mut evidence) = (Vec::new(), Vec::new());
         for part in PARTS {
-            let floor = Floor::new(case.hops()).beside(case.competitor(part, CHANNELS));
+            let floor = Floor::new(case.hops()).with_competitor(case.competitor(part, CHANNELS));
             let mut rate = |carrier| anyhow::Ok(floor.run(lab, carrier, &load)?.goodput_bps.total);
             let gain = rate(Carrier::Multifacet)? / rate(TRADITIONAL)?;
             evidence.push((format!("of {:.0} % taken", 100.0 * part), gain));
@@ -444,7 +458,7 @@ fn several_clients(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     Ok(all)
 }
 
-/// Figure 8a: ten seconds from the beginning, as the paper's.
+/// Figure 8a: ten seconds from the start, as in the paper.
 fn multipath(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let (mut ratios, mut evidence) = (Vec::new(), Vec::new());
     for there_and_back in [0, 25, 50, 75, 100] {
@@ -461,14 +475,14 @@ fn multipath(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     }
     let grows = ratios.windows(2).all(|pair| pair[1] <= pair[0] + 0.1 * ratios[0]);
     Ok(vec![
-        Measured::at_most("M.fig8a.d0", ratios[0]).with(evidence.clone()),
-        Measured::at_most("M.fig8a.d100", ratios[4]).with(evidence.clone()),
+        Measured::maximum("M.fig8a.d0", ratios[0]).with(evidence.clone()),
+        Measured::maximum("M.fig8a.d100", ratios[4]).with(evidence.clone()),
         Measured::holds("M.fig8a.mono", grows, 1.0, evidence),
     ])
 }
 
-/// Figure 9. Who overhears gets, beside what a repeater of one channel brings, what the direct link
-/// carries alone.
+/// Figure 9. A client that overhears receives, in addition to the rate of a repeater on one
+/// channel, the rate of the direct link alone.
 fn overhearing(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let floor = Floor::new([Hop::fixed(2, 1, true), twenty(), forty_five()]);
     let one = floor.tcp(lab, Carrier::Only(SHARED))?;
@@ -486,7 +500,7 @@ fn overhearing(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     ])
 }
 
-/// Figure 10: the fastest radios of the paper, with the client on the repeater's wire.
+/// Figure 10: the paper's fastest radios, with the client on the repeater's wire.
 fn fastest(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let floor = |wide| {
         let hop = Hop::fixed(7, 3, wide);
@@ -520,17 +534,16 @@ fn fastest(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     ])
 }
 
-/// Figure 14: what a link loses to an interferer moves to the other one at once.
+/// Figure 14: traffic that a link loses to an interferer moves to the other link at once.
 fn interference(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let report = interfered().run(lab, Carrier::Multifacet, &udp(LOAD))?;
-    let carried = carried(&report, 1_000);
-    // The interferer's clock is the kernel's: its onset is where the link begins to carry less.
-    let seconds = carried[OWN].len().min(carried[SHARED].len());
-    let fall = |second: &usize| carried[OWN][second - 1] - carried[OWN][*second];
+    let rates = link_rates(&report, 1_000);
+    // The interferer follows the kernel's clock; its onset is where the rate of the link drops.
+    let seconds = rates[OWN].len().min(rates[SHARED].len());
+    let fall = |second: &usize| rates[OWN][second - 1] - rates[OWN][*second];
     let onset = (2..seconds.saturating_sub(1)).max_by(|a, b| fall(a).total_cmp(&fall(b)));
     let onset = onset.unwrap_or(2);
-    let [before, after] =
-        [onset - 2, onset + 1].map(|second| [OWN, SHARED].map(|link| carried[link][second]));
+    let [before, after] = [onset - 2, onset + 1].map(|second| [OWN, SHARED].map(|link| rates[link][second]));
     let holds =
         after[0] < before[0] && after[1] > before[1] && after[0] + after[1] >= 0.85 * (before[0] + before[1]);
     let evidence = vec![
@@ -542,7 +555,7 @@ fn interference(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     Ok(vec![Measured::holds("M.fig14.shift", holds, 1.0, evidence)])
 }
 
-/// Figure 14's links, of which an interferer takes part of the own one for half of each period.
+/// Returns the links of figure 14; an interferer uses part of the own link for half of each period.
 fn interfered() -> Floor {
     let period = Duration::from_secs(10);
     let mut floor = Floor {
@@ -559,8 +572,8 @@ fn interfered() -> Floor {
     floor
 }
 
-/// What each link carried in each time of that length. Units: ms; Mbit/s.
-fn carried(report: &Report, length: u64) -> [Vec<f64>; 2] {
+/// Returns the rate of each link in each interval of `length` ms. Units: Mbit/s.
+fn link_rates(report: &Report, length: u64) -> [Vec<f64>; 2] {
     let bins = (length / report.series.networks_bin_ms.max(1)).max(1) as usize;
     NAMES.map(|name| {
         let all = report.series.networks.get(name).map_or(&[][..], Vec::as_slice);
@@ -572,7 +585,7 @@ fn carried(report: &Report, length: u64) -> [Vec<f64>; 2] {
 
 /// Table 4, without ROMA's logic.
 fn against_routing(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
-    let mut floor = Floor::new(Case::C3.hops()).beside(Case::C3.competitor(1.0, CHANNELS));
+    let mut floor = Floor::new(Case::C3.hops()).with_competitor(Case::C3.competitor(1.0, CHANNELS));
     floor.length *= 2;
     let (multifacet, traditional) = (floor.tcp(lab, Carrier::Multifacet)?, floor.tcp(lab, TRADITIONAL)?);
     let evidence = vec![
@@ -582,7 +595,7 @@ fn against_routing(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     Ok(vec![framed("M.tab4.mf", multifacet / traditional).with(evidence)])
 }
 
-/// What a session carried; more is better.
+/// Creates the result of a rate within a session; more is better.
 fn framed(claim: impl Display, value: f64) -> Measured {
     Measured::rate(claim, value, FRAMED, 1.0)
 }
@@ -613,15 +626,20 @@ fn spread(values: Vec<f64>) -> anyhow::Result<Spread> {
 }
 
 const NAMES: [&str; 2] = ["own", "shared"];
-/// Of the own link and the shared one: of 5 GHz, without radar.
+/// Channels of the own link and the shared link: 5 GHz, without radar detection. Source: ETSI EN
+/// 301 893 requires it from 5,250 MHz on.
 const CHANNELS: [u16; 2] = [44, 36];
-/// Of the paper's thirty.
+/// Number of placements, of the paper's thirty. Source: docs/notebook/real-packets.md,
+/// "Multifacet".
 const PLACEMENTS: u64 = 10;
-/// What the boxes' session leaves of a frame: IPv6, UDP and its own header around Ethernet.
+/// Payload share with the headers of the boxes' session. Source: IPv6 (RFC 8200 section 3), UDP
+/// (RFC 768) and its own header around Ethernet.
 const FRAMED: f64 = 1.0 - (40.0 + 8.0 + FRAMING as f64) / 1500.0;
-/// What is offered in figure 14. Units: Mbit/s.
+/// Offered rate of figure 14. Source: that of the simulated evaluation
+/// (`papers/multifacet/striping.rs` of `hawser-experiments`). Units: Mbit/s.
 const LOAD: u64 = 35;
-/// A datagram that fits a frame of the session. Units: bytes of UDP payload.
+/// Datagram that fits into a frame of the session. Source: 1,500 bytes less 48 of IPv6 and UDP, the
+/// framing of 40, 14 of Ethernet, and 28 of IPv4 and UDP. Units: bytes of UDP payload.
 const DATAGRAM: u64 = 1_370;
 
 #[cfg(test)]

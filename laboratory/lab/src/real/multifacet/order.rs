@@ -1,11 +1,10 @@
-//! What order and what waiting are worth, with the client on the repeater's wire: figure 13 and
-//! Table 5.
+//! Effect of order and of buffering, with the client on the repeater's wire: figure 13 and Table 5.
 //!
-//! Set-ups are those of `hawser_experiments`. Without order is `hawser repeat join --any-order`,
-//! with which the joining box hands over what comes as it comes; what a link loses is sent again
-//! all the same. The access point's buffer is `hawser repeat ap --buffer`: 200 packets, or one
-//! packet of the kernel at a time, which may be one of 64 KiB that is cut into many. Deviates:
-//! three runs of each row of Table 5, which differ by the chances of the air.
+//! Set-ups are those of `hawser_experiments`. The arm without order is `hawser repeat join
+//! --any-order`, with which the joining box delivers packets as they arrive; lost packets are still
+//! retransmitted. The access point's buffer is `hawser repeat ap --buffer`: 200 packets, or one
+//! packet of the kernel at a time, which may be one of 64 KiB that is segmented later. Deviates:
+//! three runs of each row of Table 5, which differ by the random numbers of the medium.
 
 use hawser_experiments::papers::multifacet::{Hop, buffering_hops, mean_and_deviation, order_hops, variable};
 
@@ -14,7 +13,7 @@ use super::super::found::Measured;
 use super::links::alike;
 use super::{CHANNELS, Carrier, framed, mean};
 
-/// Figure 13, without the typical wait, which no counter has.
+/// Figure 13, without the typical wait, which no counter measures.
 pub(super) fn order(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let (mut all, mut gains) = (Vec::new(), Vec::new());
     for (name, hop) in order_hops() {
@@ -24,10 +23,11 @@ pub(super) fn order(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         let without = floor.tcp(lab, Carrier::Multifacet)?;
         let evidence = vec![("without".to_owned(), without), ("with".to_owned(), with)];
         let lost = 100.0 * (1.0 - without / with);
-        all.push(Measured::within(format!("M.fig13.{name}"), lost).with(evidence));
+        let measured = Measured::within(format!("M.fig13.{name}"), lost).with(evidence);
+        all.push(measured.of_own_settings());
         gains.push(100.0 * (with / without - 1.0));
     }
-    all.push(Measured::within("M.fig13.tab1", mean(&gains)));
+    all.push(Measured::within("M.fig13.tab1", mean(&gains)).of_own_settings());
     Ok(all)
 }
 
@@ -60,13 +60,16 @@ pub(super) fn buffer(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         .iter()
         .map(|(_, without, with)| 100.0 * (with / without - 1.0));
     let of_variable = mean(&of_variable.collect::<Vec<_>>());
-    all.push(Measured::within("M.tab5.gain", mean(&gains)));
-    all.push(Measured::within("M.tab5.gainvar", of_variable).with(evidence));
-    all.push(Measured::ranking("M.tab5.sd", is_steadier, 1.0, deviations));
+    let compared = [
+        Measured::within("M.tab5.gain", mean(&gains)),
+        Measured::within("M.tab5.gainvar", of_variable).with(evidence),
+        Measured::ranking("M.tab5.sd", is_steadier, 1.0, deviations),
+    ];
+    all.extend(compared.map(Measured::of_own_settings));
     Ok(all)
 }
 
-/// What TCP gets in each run. Units: Mbit/s.
+/// Returns the rate of TCP in each run. Units: Mbit/s.
 fn runs(lab: &mut Lab<'_>, hop: &Hop, buffer: &'static str, is_variable: bool) -> anyhow::Result<Vec<f64>> {
     let mut floor = alike(hop.clone());
     floor.more.arguments = vec!["--buffer", buffer];
@@ -81,10 +84,10 @@ fn runs(lab: &mut Lab<'_>, hop: &Hop, buffer: &'static str, is_variable: bool) -
     Ok(all)
 }
 
-/// Packets of the access point's buffer.
+/// Size of the access point's buffer in the arm without one. Units: packets.
 const WITHOUT: &str = "0";
 const WITH: &str = "200";
-/// Runs behind a row.
+/// Number of runs of each row. Source: docs/notebook/real-packets.md, "Multifacet".
 const RUNS: u64 = 3;
 
 #[cfg(test)]

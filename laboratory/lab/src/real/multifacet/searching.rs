@@ -1,11 +1,11 @@
-//! How long a search for a better channel takes: figure 15.
+//! Duration of a search for a better channel: figure 15.
 //!
 //! `hawser repeat ap --migrate` moves hostapd's access point, and the station's kernel follows. As
-//! the paper's, a search has ten candidates; so many channels without radar has a country in which
-//! all of the lowest part of 5 GHz is open. What others leave of each is drawn evenly, and of the
-//! channel at the beginning less than three quarters, as in `hawser_experiments`; here they are on
-//! the air, three pairs of stations on each channel. Each search is a run of its own, and begins
-//! because it is asked for. How long the tests took is read in the box's log.
+//! in the paper, a search has ten candidates, so the regulatory domain is that of a country in
+//! which the whole lowest part of the 5 GHz band is permitted without radar detection. The free
+//! share of each channel is drawn uniformly, and for the initial channel below three quarters, as
+//! in `hawser_experiments`; here, three pairs of stations use each channel. Each search is a run of
+//! its own, and starts on request. Its duration is read from the log of the access point's box.
 
 use anyhow::{Context, ensure};
 use hawser_experiments::papers::multifacet::{Competitor, OWN, Who, ht, thirty};
@@ -18,19 +18,19 @@ use super::super::found::Measured;
 use super::logs;
 use super::{CHANNELS, Carrier, Floor, mean, udp};
 
-/// A search that was made.
+/// A completed search.
 struct Searched {
-    /// How many channels were tested.
+    /// Number of tested channels.
     tried: usize,
-    /// From the test of the channel at the beginning to the end of the last test. Units: seconds.
+    /// Time from the start of the first test to the end of the last one. Units: seconds.
     took: f64,
-    /// Whether the link ended on another channel.
+    /// Set if the link ended on another channel.
     is_moved: bool,
 }
 
 /// Figure 15.
 pub(super) fn searches(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
-    let mut random = Random::new(1, "channels");
+    let mut random = Random::new(lab.seed().into(), "channels");
     let mut all = |argument, count| -> anyhow::Result<Vec<Searched>> {
         (0..count).map(|_| search(lab, argument, &mut random)).collect()
     };
@@ -49,9 +49,9 @@ pub(super) fn searches(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     ];
     let tried: Vec<f64> = best.iter().map(|one| one.tried as f64).collect();
     Ok(vec![
-        Measured::at_most("M.fig15.step", step).with(evidence.clone()),
-        Measured::at_least("M.fig15.adeq", soon).with(evidence),
-        Measured::at_most("M.fig15.best", mean(&took(&best))).with(vec![
+        Measured::maximum("M.fig15.step", step).with(evidence.clone()),
+        Measured::minimum("M.fig15.adeq", soon).with(evidence),
+        Measured::maximum("M.fig15.best", mean(&took(&best))).with(vec![
             ("searches".to_owned(), best.len() as f64),
             ("found a better one".to_owned(), moved(&best)),
             ("channels tried, mean".to_owned(), mean(&tried)),
@@ -59,7 +59,7 @@ pub(super) fn searches(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     ])
 }
 
-/// One search, among channels that are drawn.
+/// Runs one search, among random channels.
 fn search(lab: &mut Lab<'_>, argument: &'static str, random: &mut Random) -> anyhow::Result<Searched> {
     let mut floor = Floor {
         links: [thirty(), thirty()],
@@ -75,7 +75,7 @@ fn search(lab: &mut Lab<'_>, argument: &'static str, random: &mut Random) -> any
             channel,
             rate: ht(0, 1, false),
             aggregate: 1,
-            load: (1.0 - left) / PAIRS as f64 * MOST,
+            load: (1.0 - left) / PAIRS as f64 * MAX,
             near: vec![(Who::AccessPoint, NEAR), (Who::Repeater, NEAR)],
             period: None,
         };
@@ -107,9 +107,9 @@ fn search(lab: &mut Lab<'_>, argument: &'static str, random: &mut Random) -> any
     };
     let over = of_own("the channel was poor")
         .next_back()
-        .context("no search was made")?;
+        .context("the log contains no search")?;
     let begun = of_own("tested").rfind(|entry| entry.at < over.at);
-    let begun = begun.context("the channel at the beginning was not tested")?.at;
+    let begun = begun.context("the first channel was not tested")?.at;
     let tests: Vec<f64> = of_own("tried")
         .map(|entry| entry.at)
         .filter(|at| *at > begun)
@@ -128,22 +128,30 @@ fn search(lab: &mut Lab<'_>, argument: &'static str, random: &mut Random) -> any
     })
 }
 
-/// How many searches of each kind. A search is a run of its own; one for the best channel tries all
-/// ten, so that two are enough for the time that it takes.
+/// Number of searches of each kind. Each search is a run of its own. A search for the best channel
+/// tries all ten, so two of these suffice for its duration. Source: our choice; a run takes a
+/// quarter of a minute.
 const ADEQUATE: usize = 12;
 const BEST: usize = 2;
-/// Without radar in [`COUNTRY`]: the two that the boxes are on, and ten.
+/// Channels without radar detection in [`COUNTRY`]. Source: the two of the boxes, and ten
+/// candidates (Multifacet section 5.4).
 const OPEN: [u16; 12] = [36, 40, 44, 48, 52, 56, 60, 64, 149, 153, 157, 161];
 const COUNTRY: &str = "ID";
 const CONTROL: &str = "/run/hostapd";
-/// Less than this share of a free channel is poor. Source: as in `hawser_experiments`.
+/// A channel with a smaller free share is poor. Source: as in `hawser_experiments`.
 const POOR: f64 = 0.75;
-/// On each channel: what is left of it is then a matter of several who contend.
+/// Number of pairs on each channel, so that several contenders share it. Source:
+/// docs/notebook/real-packets.md, "Multifacet".
 const PAIRS: usize = 3;
-/// What a pair alone carries of such frames. Units: Mbit/s.
-const MOST: f64 = 5.8;
+/// Rate of a pair alone with such frames. Units: Mbit/s. Source: a frame of `COMPETING_LEN` bytes
+/// at 6.5 Mbit/s (MCS 0 of IEEE 802.11-2016 clause 19), with its preamble, backoff and
+/// acknowledgement.
+const MAX: f64 = 5.8;
+/// Signal of the competing pairs at the boxes. Source: that of the simulated evaluation
+/// (`papers/multifacet/others.rs` of `hawser-experiments`). Units: dBm.
 const NEAR: f32 = -50.0;
-/// The boxes have seen that both links work.
+/// Time of the request, when the boxes have detected that both links work. Source: our choice; the
+/// search of 2.2 s (Multifacet section 5.4) ends before [`LENGTH`].
 const ASKED: Duration = Duration::from_secs(2);
 const LENGTH: Duration = Duration::from_secs(5);
 
@@ -160,6 +168,6 @@ mod tests {
         assert_eq!(left.count(), 10);
         assert!(OPEN.contains(&CHANNELS[OWN]) && OPEN.contains(&CHANNELS[SHARED]));
         assert_eq!(frequency(OPEN[11].into()), 5805);
-        assert!(f64::from(COMPETING_LEN) * 8.0 / MOST > 2_000.0, "two ms each");
+        assert!(f64::from(COMPETING_LEN) * 8.0 / MAX > 2_000.0, "two ms each");
     }
 }

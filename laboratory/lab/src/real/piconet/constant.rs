@@ -5,7 +5,7 @@ use hawser_units::Duration;
 
 use super::super::Evaluation;
 use super::super::found::Measured;
-use super::super::lab::{Carrier, Lab, Load, Received, not_carried};
+use super::super::lab::{Carrier, Lab, Load, Received, undeliverable_share};
 use super::{DISCIPLINES, DUTIES, ROUND_ROBIN, UNEQUAL, claims, grows, simulated, simulated_unequal};
 
 pub(super) const EVALUATIONS: &[Evaluation] = &[
@@ -54,7 +54,7 @@ fn members(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         duration: STREAM,
     };
     let alone = lab.stream(&simulated(1).by(Carrier::Kernel), load)?;
-    let floor = not_carried(115.2, 920.0, alone.framing);
+    let floor = undeliverable_share(115.2, 920.0, alone.framing);
     all.push(Measured::loss("H.tab2.noproxy", alone.loss, alone.framing, floor));
     let (mut jitters, mut at_the_edge) = (Vec::new(), Vec::new());
     let mut framing = 0.0;
@@ -67,24 +67,19 @@ fn members(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
             if count == EDGE {
                 at_the_edge.push((name.to_owned(), stream.loss));
             }
-            let floor = not_carried(115.2 * count as f64, 920.0, stream.framing);
+            let floor = undeliverable_share(115.2 * count as f64, 920.0, stream.framing);
             all.push(cell(format!("H.tab2.n{count}.{name}"), &stream, floor));
         }
         jitters.push(of_discipline);
     }
     let loss = |at: usize| at_the_edge.get(at).map_or(f64::NAN, |(_, loss)| *loss);
     let is_worse = loss(0) > loss(1);
-    all.push(Measured::ranking(
-        "H.tab2.n8order",
-        is_worse,
-        framing,
-        at_the_edge,
-    ));
+    all.push(Measured::ranking("H.tab2.n8order", is_worse, framing, at_the_edge).of_own_settings());
     all.extend(jitter_over_sizes(&jitters, framing));
     Ok(all)
 }
 
-/// Figure 7, of the jitters by discipline and size.
+/// Figure 7: jitter by scheduler and number of links.
 fn jitter_over_sizes(jitters: &[Vec<f64>], framing: f64) -> [Measured; 3] {
     let named = |at: usize| {
         let jitters = SIZES.iter().zip(&jitters[at]);
@@ -106,13 +101,14 @@ fn jitter_over_sizes(jitters: &[Vec<f64>], framing: f64) -> [Measured; 3] {
                 .chain(named(2))
                 .chain([("random's most".to_owned(), random)])
                 .collect(),
-        ),
+        )
+        .of_own_settings(),
     ]
 }
 
-/// Tables III and IV: 256 kb/s over links of 128 to 16. The loss of a link is what it drops of what
-/// it is given: what Hawser lets go before is in the loss of the stream only. The jitter is that of
-/// all arrivals at the receiver.
+/// Tables III and IV: 256 kb/s over links of 128 to 16 kb/s. The loss of a link is the share that
+/// the link drops of the packets sent on it; packets that Hawser drops before sending are in the
+/// loss of the stream only. The jitter is that of all arrivals at the receiver.
 fn unequal(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let mut all = Vec::new();
     let (mut losses, mut jitters) = (Vec::new(), Vec::new());
@@ -126,7 +122,7 @@ fn unequal(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         };
         let stream = lab.stream(&simulated_unequal().by(carrier), load)?;
         framing = stream.framing;
-        let floor = not_carried(UNEQUAL.iter().sum::<u64>() as f64, 256.0, framing);
+        let floor = undeliverable_share(UNEQUAL.iter().sum::<u64>() as f64, 256.0, framing);
         for (kbps, loss) in UNEQUAL.iter().zip(&stream.link_loss) {
             let of_link = Measured::loss(format!("H.tab3.{kbps}.{name}"), *loss, framing, 0.0);
             all.push(of_link.with(vec![("stream's loss in %".to_owned(), stream.loss)]));
@@ -138,20 +134,23 @@ fn unequal(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         jitters.push((name.to_owned(), jitter));
         let most = stream.link_loss.iter().copied().fold(0.0, f64::max);
         let least = stream.link_loss.iter().copied().fold(f64::INFINITY, f64::min);
-        // The last discipline is the weighted one.
+        // The last scheduler is the weighted one.
         spread = most - least;
     }
     let at = |numbers: &[(String, f64)], at: usize| numbers.get(at).map_or(f64::NAN, |(_, value)| *value);
     let is_even = at(&losses, 2) < 0.5 * at(&losses, 1) && spread <= 4.0;
     losses.push(("links of wrr apart in points".to_owned(), spread));
     let is_ordered = at(&jitters, 1) < at(&jitters, 0) && at(&jitters, 0) < at(&jitters, 2);
-    all.push(Measured::ranking("H.tab3.order", is_even, framing, losses));
-    all.push(Measured::ranking("H.tab4.order", is_ordered, framing, jitters));
+    let orders = [
+        Measured::ranking("H.tab3.order", is_even, framing, losses),
+        Measured::ranking("H.tab4.order", is_ordered, framing, jitters),
+    ];
+    all.extend(orders.map(Measured::of_own_settings));
     Ok(all)
 }
 
-/// Section V-B, last paragraph: 400 kb/s while links come and go, by round robin as in figures 4 to
-/// 6. What Hawser's own schedulers lose is among the numbers.
+/// Section V-B, last paragraph: 400 kb/s over intermittent links, by round robin as in figures 4 to
+/// 6. The loss with Hawser's default schedulers is part of the evidence.
 fn joining(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let (mut numbers, mut is_falling, mut framing) = (Vec::new(), true, 0.0);
     for (persistent, transient) in [(3, 1), (2, 2)] {
@@ -161,7 +160,7 @@ fn joining(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
                 kbps: 400,
                 payload: 512,
                 layers: 0,
-                // Two periods of coming and going.
+                // Two periods of an intermittent link.
                 duration: Duration::from_secs(40),
             };
             let stated = simulated(persistent + transient).at_duty(transient, duty);
@@ -184,14 +183,15 @@ fn joining(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     )])
 }
 
-/// A loss, with what became of delays and frames.
+/// Creates the result of a loss, with delays and payload shares as evidence.
 fn cell(claim: String, stream: &Received, floor: f64) -> Measured {
     Measured::loss(claim, stream.loss, stream.framing, floor).with(stream.evidence())
 }
 
 /// Sizes that are measured.
 const SIZES: [usize; 5] = [2, 4, 6, 8, 10];
-/// Where the links can just carry the paper's stream.
+/// Number of links that can just transfer the paper's stream. Source: Piconet section V-B, 8 x 115
+/// kb/s.
 const EDGE: usize = 8;
 const STREAM: Duration = Duration::from_secs(20);
 

@@ -1,10 +1,10 @@
 //! Layered streams over links with errors (section V-C): tables V to IX.
 //!
-//! The links are faster than the paper's by what a packet is larger here, so that they carry as
-//! many packets: else the headers alone would decide which layers find room. Layers take turns,
-//! packet by packet, and both ends know them by their code points. Hawser sends lost packets again
-//! where the paper does not, and finds the errors by measuring. Table IX is run with errors of 1
-//! and 5 %, which its numbers fit.
+//! The links are faster than the paper's by the ratio of packet sizes, so that they transfer as
+//! many packets; otherwise the headers alone would decide which layers fit. Packets belong to the
+//! layers in turn, and both ends identify the layers by code points. Unlike the paper, Hawser
+//! retransmits lost packets and measures the loss of links. Table IX runs with losses of 1 % and 5
+//! %, which fit its numbers.
 
 use hawser_netem::QueueBound;
 use hawser_units::{Bytes, Duration};
@@ -85,13 +85,14 @@ fn enough(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     Ok(all)
 }
 
-/// No layer loses more than those above it, and the base about what the best link loses, at most.
+/// Returns whether no layer loses more than those above it, and the base layer at most about as
+/// much as the best link.
 fn protects_the_base(losses: &[f64]) -> bool {
     let is_in_order = losses.windows(2).all(|pair| pair[0] <= pair[1]);
     is_in_order && losses.first().is_some_and(|base| *base <= 1.5)
 }
 
-/// Each layer loses what one of the links of table VI does.
+/// Returns whether each layer's loss equals that of one of the links of table VI.
 fn is_a_link_each(losses: &[f64]) -> bool {
     let mut losses = losses.to_vec();
     losses.sort_by(f64::total_cmp);
@@ -103,7 +104,7 @@ fn is_a_link_each(losses: &[f64]) -> bool {
             .all(|(loss, error)| (loss - error).abs() <= 1.0)
 }
 
-/// All disciplines of one table, the losses of the layers by discipline, and the framing.
+/// Measures all schedulers of one table: the layers' losses by scheduler, and the framing.
 fn table(
     lab: &mut Lab<'_>,
     table: &str,
@@ -132,7 +133,7 @@ fn table(
     Ok((all, losses, framing))
 }
 
-/// The disciplines of these tables.
+/// Returns the schedulers of these tables.
 fn striped() -> impl Iterator<Item = (&'static str, Carrier)> {
     let layer_priority = Carrier::Discipline("layer-priority");
     DISCIPLINES.into_iter().chain([("lps", layer_priority)])
@@ -143,7 +144,7 @@ fn cells(table: &str) -> impl Iterator<Item = String> {
     (0..LAYERS).flat_map(of_layer)
 }
 
-/// Links that lose these shares.
+/// Returns links with these loss probabilities.
 fn errors(losses: &[f64]) -> Stated {
     let queue = QueueBound::Bytes(Bytes(50 * frame_here()));
     let bps = LINK * frame_here() / FRAME_THERE;
@@ -154,12 +155,12 @@ fn errors(losses: &[f64]) -> Stated {
     stated
 }
 
-/// The same as [`FRAME_THERE`] here: with its own headers, and those that Hawser and the link add.
+/// Returns the size of the same packet on a link here, with the headers of Hawser and of the link.
 fn frame_here() -> u64 {
     PAYLOAD + 28 + Carrier::Own.headers()
 }
 
-/// Links of which one loses more than the others, each for one [`TURN`].
+/// Returns links of which one loses more than the others, each in turn for one [`TURN`].
 fn in_turn(count: usize, bad: f64) -> Stated {
     let losses = |turn: usize| -> Vec<f64> {
         let is_bad = |link: usize| (link + turn + 1).is_multiple_of(count);
@@ -173,15 +174,20 @@ fn in_turn(count: usize, bad: f64) -> Stated {
     stated
 }
 
+/// Number of layers. Source: Piconet section V-C.
 const LAYERS: u8 = 3;
-/// Units: bytes.
+/// Payload of a packet. Source: `papers/piconet/layered.rs` of `hawser-experiments`. Units: bytes.
 const PAYLOAD: u64 = 210;
-/// The paper's packet on a link: with 18 bytes of framing. Units: bytes.
+/// Size of the paper's packet on a link. Source: 18 bytes of framing, as for [`PAYLOAD`]. Units:
+/// bytes.
 const FRAME_THERE: u64 = PAYLOAD + 18;
-/// The paper's. Units: bit/s.
+/// Rate of the paper's links. Source: Piconet section V-C. Units: bit/s.
 const LINK: u64 = 20_000;
-/// Five hundred packets of each layer.
+/// Duration of a run. Source: five hundred packets of [`PAYLOAD`] of each layer take 56 s at 15
+/// kb/s (Piconet section V-C).
 const STATIC: Duration = Duration::from_secs(56);
+/// Time for which a link has the higher error rate. Source: our choice, so that a run takes less
+/// time; Piconet has 50 s.
 const TURN: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

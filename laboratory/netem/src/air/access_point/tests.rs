@@ -70,7 +70,7 @@ fn packets_for_a_sleeper_are_kept_announced_and_served_one_by_one() {
     for packet in 0..5 {
         ap.handle_packet(STATION, packet, 100, BEGIN).expect("associated");
     }
-    assert_eq!((ap.kept(STATION), ap.counters().overflowed), (3, 2));
+    assert_eq!((ap.buffered(STATION), ap.counters().overflowed), (3, 2));
     ap.handle_timeout(BEGIN);
     let Some(Frame::Beacon(beacon)) = sent(&mut ap).pop() else {
         panic!("no beacon")
@@ -105,7 +105,7 @@ fn what_is_old_or_silent_goes() {
     sleep(&mut ap, true);
     ap.handle_packet(STATION, 0, 100, BEGIN).expect("associated");
     ap.handle_timeout(BEGIN + MS * 11_000);
-    assert_eq!((ap.kept(STATION), ap.counters().expired), (0, 1));
+    assert_eq!((ap.buffered(STATION), ap.counters().expired), (0, 1));
     ap.handle_packet(STATION, 1, 100, BEGIN + MS * 299_000)
         .expect("associated");
     sent(&mut ap);

@@ -171,7 +171,7 @@ fn a_beacon_finds_radios_whose_channel_is_not_known() {
     reads.sort();
     assert_eq!(reads, [(CARD, 0, false), (BYSTANDER, 0, true)]);
     assert_eq!(done(&events), [(1, 1, true)]);
-    // On its own channel nobody hears it.
+    // No radio on its own channel receives it.
     medium.handle_frame(
         frame(0x08, ACCESS_POINT, interface(BYSTANDER), 2, 100),
         Instant::ZERO,

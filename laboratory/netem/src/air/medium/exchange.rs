@@ -1,5 +1,5 @@
-//! A sender's exchange: a frame or several, perhaps announced, and what their answer or its absence
-//! means.
+//! A sender's exchange: one or several frames, optional RTS and CTS, and the handling of the answer
+//! or its absence.
 
 use hawser_units::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::air::phy::{ACK_LEN, CW_MAX, RTS_LEN};
 use crate::air::station::Exchange;
 
 impl<B: Clone> Air<B> {
-    /// A station takes what it sends next, and sends or announces it.
+    /// Takes a station's next frames, and sends or announces them.
     pub(super) fn begin(&mut self, at: usize, now: Instant) {
         let station = &mut self.stations[at];
         station.backoff = 0;
@@ -71,7 +71,7 @@ impl<B: Clone> Air<B> {
         self.transmit(sent, now);
     }
 
-    /// What the sender does when its own transmission has ended.
+    /// Handles the end of the sender's own transmission.
     pub(super) fn on_sent(&mut self, from: usize, kind: Kind, now: Instant) {
         let station = &mut self.stations[from];
         match kind {
@@ -105,14 +105,14 @@ impl<B: Clone> Air<B> {
         self.end_exchange(at, true, now);
     }
 
-    /// No answer came.
+    /// Handles a missing answer.
     pub(super) fn on_silence(&mut self, at: usize, now: Instant) {
         self.stations[at].hold_until = now;
         self.settle_frames(at, 0, now);
         self.end_exchange(at, false, now);
     }
 
-    /// Reports the frames of an exchange that are done with; the others go back to the queue.
+    /// Reports the finished frames of an exchange; the others return to the queue.
     fn settle_frames(&mut self, at: usize, arrived: u64, now: Instant) {
         let station = &mut self.stations[at];
         let (rate, tried) = (station.rate, station.head.len() as u32);
@@ -141,7 +141,7 @@ impl<B: Clone> Air<B> {
         station.put_back();
     }
 
-    /// An exchange is over: the next backoff is drawn.
+    /// Ends an exchange and draws the next backoff.
     fn end_exchange(&mut self, at: usize, has_succeeded: bool, now: Instant) {
         let station = &mut self.stations[at];
         let smallest = station.config.standard.cw_min();

@@ -1,5 +1,4 @@
-//! What a transmission is to those who hear it: followed or missed, read or spoiled, answered or
-//! passed on.
+//! Reception of a transmission: followed or missed, readable or unreadable, answered or delivered.
 
 use hawser_units::{Duration, Instant};
 
@@ -8,8 +7,8 @@ use crate::air::phy::{ACK_LEN, BLOCK_ACK_LEN, PhyRate};
 use crate::air::station::Exchange;
 
 impl<B: Clone> Air<B> {
-    /// A transmission reaches a station that listens: the station follows it, or goes on with what
-    /// it was following.
+    /// Handles the start of a transmission at a listening station, which follows it or continues
+    /// with an earlier one.
     pub(super) fn meet(&mut self, sent: &mut Transmission, at: usize, now: Instant) {
         let power = self.signals[sent.from][at].power();
         sent.clarity[at] = Clarity::Clear;
@@ -26,10 +25,10 @@ impl<B: Clone> Air<B> {
             let outlasts = other.end > now + PREAMBLE;
             let was_followed = other.clarity[at] != Clarity::Missed;
             if margin >= CAPTURE {
-                // So much stronger that the station turns to it.
+                // The new transmission is so much stronger that the station follows it instead.
                 other.clarity[at] = Clarity::Missed;
             } else if was_followed && -margin < CAPTURE && now < other.start + PREAMBLE {
-                // Two preambles at once: neither is recognised.
+                // Two simultaneous preambles: neither is detected.
                 other.clarity[at] = Clarity::Missed;
                 sent.clarity[at] = Clarity::Missed;
             } else if was_followed {
@@ -43,8 +42,8 @@ impl<B: Clone> Air<B> {
         }
     }
 
-    /// A transmission on an overlapping channel begins: it spoils what a station follows, unless
-    /// that is much stronger.
+    /// Handles the start of a transmission on an overlapping channel: it makes the transmission
+    /// that a station follows unreadable, unless that is much stronger.
     pub(super) fn disturb(&mut self, noise: &Transmission, at: usize) {
         for index in 0..self.active.len() {
             if self.active[index].clarity[at] == Clarity::Clear && self.drowns(noise, &self.active[index], at)
@@ -62,7 +61,8 @@ impl<B: Clone> Air<B> {
             && signal.power() - loudness.power() < CAPTURE
     }
 
-    /// A transmission ends: stations sense it no longer, and those it was clear for read it.
+    /// Handles the end of a transmission: stations no longer sense it, and those that could follow
+    /// it read it.
     pub(super) fn on_end(&mut self, mut sent: Transmission, now: Instant) {
         let mut is_read = sent.to.is_none();
         for at in 0..self.stations.len() {
@@ -104,7 +104,7 @@ impl<B: Clone> Air<B> {
         self.spare.push(std::mem::take(&mut sent.clarity));
     }
 
-    /// A station has read what was meant for it. Returns whether anything of it was readable.
+    /// Handles a reception at its destination. Returns whether any of it was readable.
     fn on_received(&mut self, sent: &Transmission, at: usize, now: Instant) -> bool {
         let sifs = self.stations[at].config.standard.sifs();
         let answer = |kind, arrived| Answer {
@@ -145,13 +145,13 @@ impl<B: Clone> Air<B> {
         }
     }
 
-    /// Whether frames of a transmission may be readable where others are not.
+    /// Returns whether single frames of a transmission may be readable while others are not.
     fn is_aggregate(&self, sent: &Transmission) -> bool {
         sent.kind == Kind::Data && self.stations[sent.from].head.len() > 1
     }
 
-    /// Whether something overlapped with the frame between these bytes of a transmission's frames,
-    /// or with the preamble, without which nothing can be read.
+    /// Returns whether an overlap affected the frame between these bytes of a transmission, or the
+    /// preamble, without which nothing is readable.
     fn is_harmed(&self, sent: &Transmission, from: u32, to: u32) -> bool {
         let Some((first, last)) = sent.harmed else {
             return false;
@@ -167,7 +167,7 @@ impl<B: Clone> Air<B> {
         first < body || first < when(to) && when(from) < last
     }
 
-    /// The frames of a transmission one by one: which of them are readable.
+    /// Returns the frames of a transmission that are readable, as a bitmap.
     fn receive_frames(&mut self, sent: &Transmission, at: usize) -> u64 {
         let count = self.stations[sent.from].head.len();
         let oldest = self.stations[sent.from]
@@ -198,7 +198,7 @@ impl<B: Clone> Air<B> {
         arrived
     }
 
-    /// Whether an attempt is lost to noise.
+    /// Returns whether noise makes an attempt unreadable.
     fn is_lost(&mut self, sent: &Transmission, at: usize, bytes: u32) -> bool {
         let is_data = sent.kind == Kind::Data;
         let loss = self.signals[sent.from][at].loss(sent.rate, bytes, is_data);
@@ -224,7 +224,7 @@ impl<B: Clone> Air<B> {
         }
     }
 
-    /// Broadcasts are for everybody; a monitor reads others' frames too.
+    /// Delivers a broadcast to every station, and other frames to monitoring stations.
     fn on_overheard(&mut self, sent: &Transmission, at: usize) {
         let id = StationId(at as u16);
         let monitor = self.stations[at].config.monitor;
@@ -246,7 +246,7 @@ impl<B: Clone> Air<B> {
         }
     }
 
-    /// The sender will notice that an answer has begun: it waits for its end.
+    /// Extends the sender's timeout to the end of an answer that has started.
     fn extend_wait(&mut self, sender: usize, kind: Kind, rate: PhyRate, now: Instant) {
         let standard = self.stations[sender].config.standard;
         let bytes = if kind == Kind::BlockAck {
@@ -259,14 +259,14 @@ impl<B: Clone> Air<B> {
     }
 }
 
-/// A frame this much stronger than all that overlaps with it is read all the same. Units: dB.
+/// Minimum power of a readable frame over all overlapping ones. Units: dB.
 ///
 /// Source: Lee et al. 2007 (message-in-message capture needs about 10 dB on OFDM receivers).
 const CAPTURE: f32 = 10.0;
-/// Before the frames of an aggregate: the legacy part, and training for three streams. Source: IEEE
-/// 802.11-2016 section 19.3.2.
+/// Duration before the frames of an aggregate: the legacy preamble, and training for three streams.
+/// Source: IEEE 802.11-2016 section 19.3.2.
 const HT_PREAMBLE: Duration = Duration::from_micros(48);
-/// How long a receiver needs to recognise a preamble, during which an overlap may end without harm.
+/// Time to detect a preamble; an overlap that ends within it is harmless.
 ///
 /// Source: IEEE 802.11-2016 section 17.3.10.6 (4 us).
 const PREAMBLE: Duration = Duration::from_micros(4);

@@ -42,7 +42,8 @@ fn saturate(air: &mut Air<u32>, pairs: &[(StationId, StationId)], time: Duration
     delivered
 }
 
-/// Two senders that do not hear each other, each with a receiver that hears both.
+/// Two senders that do not receive each other (hidden terminals), each with a receiver that
+/// receives both.
 fn hidden(change: impl Fn(&mut StationConfig), near: Signal) -> Vec<u32> {
     let mut air = Air::new(1, BEGIN);
     let mut config = station(Standard::A, PhyRate::Ofdm(54));
@@ -208,7 +209,7 @@ fn of_an_aggregate_only_what_is_overlapped_is_lost() {
     let mut config = station(Standard::N, Standard::N.rates()[3]);
     config.aggregate = 16;
     let (from, to) = (air.add_station(config.clone()), air.add_station(config.clone()));
-    // Somebody whom only the receiver hears sends one short frame in the middle.
+    // A sender that only the receiver can receive sends one short frame in the middle.
     let far = air.add_station(config);
     air.set_signals(from, to, &Signal::clear());
     air.set_signal(far, to, Signal::clear());

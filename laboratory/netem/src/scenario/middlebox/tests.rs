@@ -9,7 +9,7 @@ fn parse(down: &str, more: &str) -> Result<Scenario, ScenarioError> {
         "name = \"x\"\nduration = \"60s\"\nvia = \"hub\"\n[[network]]\nname = \"a\"\n\
          down = {{ rate = \"5mbit\"{down} }}\nup = {{ rate = \"5mbit\" }}\n{more}"
     );
-    Scenario::parse(&text, Path::new("x.toml"), &[], &mut |_| Ok(String::new()))
+    Scenario::parse(&text, Path::new("x.toml"), &[], &mut |_| Ok(Vec::new()))
 }
 
 fn down(field: &str) -> crate::MiddleboxConfig {
@@ -86,12 +86,12 @@ fn reads_a_nat_and_the_events_that_are_new() {
         })
     );
     let flush = of(&format!("nat = {{}}\n{}", event("\"nat-flush\"")));
-    assert!(flush.events[0].beside.flush_nat);
+    assert!(flush.events[0].network_change.flush_nat);
     let state = |set: &str| of(&event(set)).events[0].change.state;
     assert_eq!(state("\"no-carrier\""), Some(State::NoCarrier));
     assert_eq!(state("\"carrier\""), Some(State::NoCarrier));
     let device = of(&event("{ device_mtu = 1400 }"));
-    assert_eq!(device.events[0].beside.device_mtu, Some(1400));
+    assert_eq!(device.events[0].network_change.device_mtu, Some(1400));
     let off = of(&event("{ mtu = \"off\", hang = \"off\", policer = \"off\" }"));
     let change = off.events[0].change.middlebox;
     assert_eq!(

@@ -67,7 +67,7 @@ fn a_link_that_changes_is_not_cut() {
     let mut network = ring(Some(20));
     let backbone = network.core.links.iter().enumerate();
     let long: Vec<usize> = backbone
-        .filter(|(_, wire)| wire.link.least_delay() == Duration::from_millis(20))
+        .filter(|(_, wire)| wire.link.min_delay() == Duration::from_millis(20))
         .map(|(index, _)| index)
         .collect();
     // Both directions of one link of the ring: two groups become one part.

@@ -1,4 +1,4 @@
-//! A repeater's queue with a turn for each flow and a bound on the wait.
+//! Fair queue of a repeater with a bound on the wait.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,12 +7,12 @@ use hawser_units::{Duration, Instant};
 
 use crate::packet::{FlowId, Packet};
 
-/// Queues of flows, served in turn, of which each drops what has waited too long.
+/// Queues of flows, served by deficit round robin; each drops packets that have waited too long.
 ///
-/// Source: RFC 8290 (FQ-CoDel) with its constants. Deviates: a flow has a queue of its own instead
-/// of one by hash.
+/// Source: RFC 8290 (FQ-CoDel) with its constants. Deviates: each flow has its own queue instead of
+/// a queue selected by a hash.
 ///
-/// Cost: O(log n) a packet for n flows; O(n) when it is full.
+/// Cost: O(log n) per packet for n flows; O(n) when the queue is full.
 #[derive(Debug)]
 pub(super) struct FairQueue {
     flows: BTreeMap<FlowId, Flow>,
@@ -44,7 +44,7 @@ impl FairQueue {
         self.len
     }
 
-    /// Packets dropped so far.
+    /// Returns the number of dropped packets.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -79,8 +79,8 @@ impl FairQueue {
                 continue;
             }
             let Some((packet, since)) = flow.queue.pop_front() else {
-                // A new flow that is empty passes through the old ones once, so that it cannot come
-                // back at once as new.
+                // An empty new flow is moved to the old flows once, so that it does not return
+                // immediately as a new one.
                 if is_new {
                     self.old.push_back(id);
                 }
@@ -99,8 +99,8 @@ impl FairQueue {
     }
 }
 
-/// Bytes of a turn, packets in all, and how long a packet may wait. Source: RFC 8290 section 5.2;
-/// packets as Linux's wireless stack bounds them.
+/// Quantum in bytes, maximum number of packets, and target of a packet's wait. Source: RFC 8290
+/// section 5.2; packets as Linux's wireless stack bounds them.
 const QUANTUM: i64 = 1514;
 const LIMIT: usize = 1024;
 const TARGET: Duration = Duration::from_millis(5);

@@ -1,4 +1,4 @@
-//! The repeater.
+//! Repeater of Multifacet.
 
 use hawser_netem::air::phy::DATA_OVERHEAD;
 use std::collections::BTreeMap;
@@ -17,33 +17,33 @@ use crate::network::LinkId;
 use crate::packet::{Address, Packet};
 use crate::radio::{AirContext, Finished, Heard, Machine};
 
-/// How a repeater behaves.
+/// Parameters of a repeater.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RepeaterConfig {
-    /// Its order; `None` passes packets on as they come.
+    /// Reordering; `None` forwards packets on arrival.
     pub reorder: Option<reorder::Config>,
-    /// What it reports of its queue; `None` reports nothing.
+    /// Monitoring of its queue; `None` sends no reports.
     pub monitor: Option<MonitorConfig>,
-    /// How packets wait for clients.
+    /// Queue of packets for clients.
     pub queue: Waiting,
-    /// The link on which it sends upward what is not pinned.
+    /// Link for packets to the access point that are not pinned.
     pub upward: usize,
-    /// Whether its own link follows the access point to other channels; upward it uses the shared
-    /// one meanwhile.
+    /// Set if the own link follows the access point to other channels; in the meantime packets to
+    /// the access point use the shared link.
     pub follows: bool,
 }
 
-/// How packets wait for clients.
+/// Queue of packets for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// In order, so many at most.
+    /// First in, first out, with this limit.
     InOrder(usize),
-    /// By FQ-CoDel (RFC 8290), with two transmissions of packets at the radio.
+    /// FQ-CoDel (RFC 8290), with two transmissions of packets at the radio.
     Fair,
 }
 
-/// Passes on what an access point stripes: to clients on the shared channel, or to its wire, which
-/// is that of its first station.
+/// Repeater that forwards striped packets of an access point to clients on the shared channel, or
+/// to its wire, which belongs to its first station.
 #[derive(Debug)]
 pub struct RepeaterMachine {
     stations: [StationId; 2],
@@ -54,7 +54,7 @@ pub struct RepeaterMachine {
     monitor: Option<Monitor>,
     alarm: Alarm,
     ready: Vec<Packet>,
-    /// For clients, at the radio.
+    /// Packets for clients at the radio.
     unsent: usize,
     fair: FairQueue,
     overflowed: u64,
@@ -63,7 +63,8 @@ pub struct RepeaterMachine {
 }
 
 impl RepeaterMachine {
-    /// One with the stations of its own and of the access point's [`OWN`] and [`SHARED`] links.
+    /// Creates a repeater with the stations of its own and of the access point's [`OWN`] and
+    /// [`SHARED`] links.
     #[must_use]
     pub fn new(stations: [StationId; 2], access_point: [StationId; 2], config: RepeaterConfig) -> Self {
         Self {
@@ -83,31 +84,32 @@ impl RepeaterMachine {
         }
     }
 
-    /// Sends all that comes from an address upward on one link, as routing by flows does.
+    /// Sends all packets from an address to the access point on one link, as flow-level routing
+    /// does.
     pub fn pin(&mut self, address: Address, link: usize) {
         self.pinned.insert(address, link);
     }
 
-    /// The machine that follows the access point over channels, where it does.
+    /// Returns the machine that follows the access point to other channels, if enabled.
     #[must_use]
     pub fn follower(&self) -> Option<&Follower> {
         self.follower.as_ref()
     }
 
-    /// The machine that keeps order.
+    /// Returns the reordering machine.
     #[must_use]
     pub fn reorder(&self) -> &Reorder<Packet> {
         &self.reorder
     }
 
-    /// Packets that wait for clients.
+    /// Returns the number of packets that wait for clients.
     #[must_use]
     pub fn unsent(&self) -> usize {
         self.unsent + self.fair.len()
     }
 
-    /// Packets for clients that found the queue full or waited too long, and that were given up on
-    /// the air.
+    /// Returns the numbers of packets for clients that were dropped by the queue, and that failed
+    /// on the air.
     #[must_use]
     pub fn lost(&self) -> (u64, u64) {
         (self.overflowed + self.fair.dropped(), self.lost)
@@ -120,7 +122,7 @@ impl RepeaterMachine {
         self.report(air);
     }
 
-    /// To the client's station, or to the wire where there is none.
+    /// Delivers to the client's station, or to the wire if there is none.
     fn deliver(&mut self, packet: Packet, air: &mut AirContext<'_, '_>) {
         match air.station_of(packet.destination) {
             None => {
@@ -155,7 +157,7 @@ impl RepeaterMachine {
         }
     }
 
-    /// Keeps the radio supplied from the fair queue.
+    /// Moves packets from the fair queue to the radio.
     fn feed(&mut self, air: &mut AirContext<'_, '_>) {
         while self.unsent < 2 * THRESHOLD
             && let Some(packet) = self.fair.pop(air.now())
@@ -198,8 +200,8 @@ impl RepeaterMachine {
 
 impl Machine for RepeaterMachine {
     fn handle_start(&mut self, air: &mut AirContext<'_, '_>) {
-        // Reports of several repeaters, and of one against what happens each second, are not in
-        // step.
+        // A random phase avoids that reports are synchronized with other repeaters or with events
+        // at full seconds.
         self.monitor = self.config.monitor.map(|config| {
             let phase = config.period.mul_f64(air.random("reports").uniform());
             Monitor::new(config, air.now() + phase)

@@ -1,5 +1,5 @@
-//! How an access point moves its own link to a better channel: when it begins, what it announces,
-//! how it measures.
+//! Search of an access point for a better channel of its own link: start, announcements and
+//! measurements.
 
 use hawser_netem::air::{BEACON_LEN, Beacon, Frame, Outgoing, StationId};
 use hawser_radio::striping::access_point::AccessPoint;
@@ -9,27 +9,27 @@ use hawser_units::{Duration, Instant};
 use crate::packet::Packet;
 use crate::radio::AirContext;
 
-/// When and where an access point looks for a better channel.
+/// Conditions and candidates of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchPlan {
-    /// In the order in which they are tried.
+    /// Candidates in order.
     pub candidates: Vec<u16>,
-    /// A search begins when the own link has carried less than this for a second, although it had
-    /// more to carry. Units: Mb/s.
+    /// Rate below which a search begins, if the own link stays below it for a second although
+    /// packets wait. Units: Mb/s.
     pub poor: f64,
 }
 
-/// The access point's side of a search on the air; [`AccessPoint`] decides.
+/// Execution of a search at the access point; [`AccessPoint`] decides.
 #[derive(Debug)]
 pub(super) struct Searching {
     plan: SearchPlan,
     station: StationId,
     repeater: StationId,
-    /// Where it goes, and when.
+    /// Announced channel, and its time.
     announced: Option<(u16, Instant)>,
-    /// Bits that a test has brought so far.
+    /// Bits delivered by the current test.
     probed: Option<u64>,
-    /// Bits that the link has delivered since.
+    /// Bits that the link has delivered since `since`.
     delivered: u64,
     since: Instant,
     moves: Vec<(Instant, u16)>,
@@ -49,23 +49,24 @@ impl Searching {
         }
     }
 
-    /// When it moved where.
+    /// Returns the moves and their times.
     pub(super) fn moves(&self) -> &[(Instant, u16)] {
         &self.moves
     }
 
-    /// What a test has found by its end, in the time that retuning leaves of it. Units: Mb/s.
+    /// Returns the rate of a test at its end, over the time that remains after retuning. Units:
+    /// Mb/s.
     pub(super) fn measured(&self, inner: &AccessPoint<Packet>) -> Option<f64> {
         let left = inner.migration().config().probe.saturating_sub(RETUNE);
         self.probed.map(|bits| bits as f64 / left.as_secs_f64() / 1e6)
     }
 
-    /// A frame was acknowledged on the own link.
+    /// Handles the acknowledgement of a frame on the own link.
     pub(super) fn handle_delivered(&mut self, bytes: u32) {
         self.delivered += u64::from(bytes) * 8;
     }
 
-    /// A frame of a test is done with: the next one goes.
+    /// Handles the end of a test frame's transmission, and sends the next one.
     pub(super) fn handle_probe(&mut self, is_delivered: bool, air: &mut AirContext<'_, '_>) {
         if let Some(bits) = &mut self.probed {
             *bits += u64::from(is_delivered) * u64::from(PROBE_LEN) * 8;
@@ -73,26 +74,26 @@ impl Searching {
         }
     }
 
-    /// A beacon is due; once a second it looks whether the channel has become poor.
+    /// Sends a beacon, and checks once a second whether the channel has become poor.
     pub(super) fn handle_beacon(&mut self, inner: &mut AccessPoint<Packet>, air: &mut AirContext<'_, '_>) {
         let now = air.now();
-        // An announcement counts beacons of its own.
+        // An announcement has its own beacons.
         if self.announced.is_none() {
             self.send_beacon(air);
         }
         let span = now.since(self.since);
-        if span >= LOOK {
+        if span >= THROUGHPUT_WINDOW {
             let rate = self.delivered as f64 / span.as_secs_f64() / 1e6;
             (self.delivered, self.since) = (0, now);
-            // Between searches a whole look passes: what a search took out of it says nothing of
-            // the channel.
+            // A full interval passes between searches, because an interval with a search does not
+            // measure the channel.
             if inner.waiting() > 0 && rate < self.plan.poor && inner.migration().is_idle() {
                 inner.migrate(&self.plan.candidates, rate, now);
             }
         }
     }
 
-    /// Does to the radio what a search asks for.
+    /// Applies a step of the search to the radio.
     pub(super) fn handle_step(
         &mut self,
         step: Step,
@@ -142,7 +143,7 @@ impl Searching {
             len: PROBE_LEN,
             urgent: false,
         };
-        // A queue that is full has enough to test with.
+        // A full queue has enough frames for the test.
         let _ = air.send(self.station, probe);
     }
 
@@ -155,17 +156,19 @@ impl Searching {
     }
 }
 
-/// Between beacons: two of them are the announcement of
-/// [`hawser_radio::striping::migration::Config`].
+/// Beacon interval: two of them are the announcement of
+/// [`hawser_radio::striping::migration::Config`]. Source: our choice, 100 time units of 1,024 us,
+/// the default of hostapd, rounded.
 pub(super) const BEACON: Duration = Duration::from_millis(100);
-/// How long a radio is deaf when it changes its channel. Source: Juggler section 3.5, six writes of
-/// half a millisecond.
+/// Time of a radio's channel change, during which it receives nothing. Source: Juggler section 3.5,
+/// six writes of half a millisecond.
 pub(super) const RETUNE: Duration = Duration::from_millis(3);
 pub(super) const BEACON_TAG: u16 = 1;
 pub(super) const ANNOUNCE_TAG: u16 = 2;
-/// Over which the own link's throughput is taken.
-const LOOK: Duration = Duration::from_secs(1);
-/// Frames of a test that wait at the radio.
+/// Interval over which the own link's throughput is measured.
+const THROUGHPUT_WINDOW: Duration = Duration::from_secs(1);
+/// Number of test frames that are queued at the radio.
 const PROBES: usize = hawser_radio::striping::THRESHOLD;
-/// A full data frame. Units: bytes.
+/// Length of a full data frame. Source: `COMPETING_LEN` of `papers/multifacet/others.rs` of
+/// `hawser-experiments`. Units: bytes.
 const PROBE_LEN: u32 = 1536;

@@ -1,4 +1,4 @@
-//! How losses are noticed, and how a loss that was none is taken back.
+//! Loss detection, and undo of a spurious loss.
 
 use std::collections::VecDeque;
 
@@ -8,26 +8,24 @@ use super::{Delivered, Episode, Record, Sender, Undo, was_sent_before};
 use crate::packet::Segment;
 use crate::tcp::Recovery;
 
-/// The latest delivery, and what it says of what was sent before.
+/// The latest delivery, from which losses of earlier segments are inferred.
 ///
 /// Source: RFC 8985 section 6.
 #[derive(Clone, Debug)]
 pub(super) struct Rack {
-    /// When the segment that was sent last among those delivered was sent, its end, and its round
-    /// trip.
+    /// Send time, end and round trip of the delivered segment that was sent last.
     latest: Option<(Instant, u64, Duration)>,
     has_seen_reordering: bool,
-    /// Quarters of the least round trip that a segment may be late.
+    /// Reordering window of a segment, in quarters of the minimum round-trip time.
     steps: u32,
     steps_grew_at: u64,
-    /// Original transmissions below are judged.
+    /// Original transmissions below this sequence number have been judged.
     judged: u64,
     /// Retransmissions in order of time.
     retransmissions: VecDeque<(u64, Instant)>,
     due: Option<Instant>,
     highest: u64,
-    /// How far segments have been seen to be overtaken, and not less than [`DUPLICATES`]. Units:
-    /// segments.
+    /// Observed reordering distance, at least [`DUPLICATES`]. Units: segments.
     distance: u64,
 }
 
@@ -57,16 +55,16 @@ impl Rack {
         self.distance = u64::from(DUPLICATES);
     }
 
-    /// Segments up to `beyond` have overtaken one.
+    /// Records that segments up to `beyond` have overtaken an earlier one.
     fn note_distance(&mut self, beyond: u64) {
-        self.distance = self.distance.max(beyond.min(MOST_DISTANCE));
+        self.distance = self.distance.max(beyond.min(MAX_DISTANCE));
     }
 
     pub(super) fn on_retransmission(&mut self, sequence: u64, now: Instant) {
         self.retransmissions.push_back((sequence, now));
     }
 
-    /// A retransmitted segment is two now.
+    /// Updates the retransmissions when a segment is split.
     pub(super) fn on_split(&mut self, begin: u64, at: u64) {
         if let Some(index) = self
             .retransmissions
@@ -89,7 +87,7 @@ impl Sender {
         self.rack.due
     }
 
-    /// Takes in what the blocks of a selective acknowledgement name for the first time.
+    /// Handles the ranges that a selective acknowledgement reports for the first time.
     pub(super) fn read_sack(&mut self, segment: &Segment, now: Instant, delivered: &mut Delivered) {
         for (start, end) in segment.sack.blocks() {
             let (start, end) = (segment.ack + u64::from(*start), segment.ack + u64::from(*end));
@@ -117,13 +115,13 @@ impl Sender {
         }
     }
 
-    /// A segment was delivered for the first time.
+    /// Handles the first delivery of a segment.
     pub(super) fn on_delivered(&mut self, record: &Record, now: Instant, delivered: &mut Delivered) {
         delivered.bytes += u64::from(record.len);
         let round_trip = now.since(record.sent);
         let end = record.sequence + u64::from(record.len);
         if !record.is_repeated {
-            // Karn's rule: a repeated segment measures nothing.
+            // Karn's rule: a retransmitted segment gives no round-trip sample.
             delivered.round_trip = Some(round_trip);
             if end < self.rack.highest {
                 self.rack.has_seen_reordering = true;
@@ -152,8 +150,8 @@ impl Sender {
         self.recount_reno();
     }
 
-    /// Without selective acknowledgements each duplicate one stands for a segment that has left the
-    /// network.
+    /// Counts each duplicate acknowledgement as a segment that has left the network, without
+    /// selective ones.
     pub(super) fn recount_reno(&mut self) {
         if self.episode == Some(Episode::AfterTimeout) {
             return;
@@ -185,8 +183,8 @@ impl Sender {
         }
     }
 
-    /// Source: RFC 6582 section 3.2 step 1: what was sent before the last episode tells nothing
-    /// new.
+    /// Source: RFC 6582 section 3.2 step 1: duplicate acknowledgements of data sent before the last
+    /// episode do not count.
     fn detect_by_duplicates(&mut self, now: Instant) {
         let is_new = self.una > self.recover || self.recover == 0;
         if self.episode.is_some() || self.duplicate_acks < DUPLICATES || !is_new {
@@ -207,8 +205,8 @@ impl Sender {
         self.recount_reno();
     }
 
-    /// Source: RFC 6675 section 4, `IsLost`: so many segments' worth of bytes are known to have
-    /// arrived beyond it.
+    /// Source: RFC 6675 section 4, `IsLost`: a segment is lost when this many segments' worth of
+    /// later bytes have arrived.
     fn detect_by_sack(&mut self) {
         let needed = if self.config.recovery == Recovery::SackAdaptive {
             self.rack.distance
@@ -281,7 +279,7 @@ impl Sender {
         self.rack.due = due;
     }
 
-    /// How late a segment may be. Source: RFC 8985 section 6.2 step 4.
+    /// Returns the maximum lateness of a segment. Source: RFC 8985 section 6.2 step 4.
     fn reordering_window(&self) -> Duration {
         let enough = u64::from(DUPLICATES) * u64::from(self.config.segment);
         let is_certain = self.episode.is_some() || self.sacked_bytes >= enough;
@@ -295,7 +293,7 @@ impl Sender {
         self.judge_originals_at(self.rack.judged, is_lost);
     }
 
-    /// Walks over the original transmissions from `judged` on, in order, until one is not lost yet.
+    /// Visits original transmissions from `judged` on, in order, until one is not yet lost.
     fn judge_originals_at(&mut self, judged: u64, mut is_lost: impl FnMut(&Record) -> bool) {
         let from = judged.max(self.una);
         let mut index = self.records.partition_point(|record| record.sequence < from);
@@ -342,7 +340,7 @@ impl Sender {
         self.recover = self.next;
     }
 
-    /// New data was acknowledged during an episode.
+    /// Handles an acknowledgement of new data during an episode.
     pub(super) fn on_progress(&mut self, segment: &Segment, advanced: u64) {
         if self.was_needless(segment) {
             self.take_back();
@@ -365,8 +363,7 @@ impl Sender {
     }
 
     pub(super) fn on_mark(&mut self) {
-        // The acknowledgement of the last segment before the one that says so still repeats the
-        // mark.
+        // The acknowledgement of the last segment before the one with CWR still echoes the mark.
         if self.una <= self.cwr_until || self.episode.is_some() || !self.config.ecn {
             return;
         }
@@ -387,8 +384,8 @@ impl Sender {
         }
     }
 
-    /// Whether an acknowledgement answers an original although it had been sent again. Source: RFC
-    /// 3522 (Eifel).
+    /// Returns whether an acknowledgement answers an original although it had been retransmitted.
+    /// Source: RFC 3522 (Eifel).
     fn was_needless(&self, segment: &Segment) -> bool {
         let Some(first) = self.undo.and_then(|undo| undo.first_retransmission) else {
             return false;
@@ -396,12 +393,12 @@ impl Sender {
         was_sent_before(segment.echo, first)
     }
 
-    /// A retransmission arrived twice. Source: RFC 2883, RFC 3708; RFC 8985 section 6.2 step 4 for
-    /// the steps.
+    /// Handles a retransmission that arrived twice. Source: RFC 2883, RFC 3708; RFC 8985 section
+    /// 6.2 step 4 for the steps.
     pub(super) fn on_needless_retransmission(&mut self) {
         self.rack.has_seen_reordering = true;
         if self.una >= self.rack.steps_grew_at {
-            self.rack.steps = (self.rack.steps + 1).min(MOST_STEPS);
+            self.rack.steps = (self.rack.steps + 1).min(MAX_STEPS);
             self.rack.steps_grew_at = self.next;
         }
         let Some(undo) = &mut self.undo else { return };
@@ -419,7 +416,7 @@ impl Sender {
         self.rack.note_distance(beyond + 1);
         self.window.restore(undo.saved);
         self.episode = None;
-        // What counts as lost is on its way after all.
+        // Segments that count as lost are in flight after all.
         for record in self.records.iter_mut().filter(|record| record.is_lost) {
             record.is_lost = false;
             self.in_flight += u64::from(record.len);
@@ -429,9 +426,9 @@ impl Sender {
     }
 }
 
-/// Duplicate acknowledgements that mean a loss. Source: RFC 5681 section 3.2.
+/// Number of duplicate acknowledgements that indicate a loss. Source: RFC 5681 section 3.2.
 const DUPLICATES: u32 = 3;
 /// Source: Linux `TCP_MAX_REORDERING` before 3.18. Units: segments.
-const MOST_DISTANCE: u64 = 127;
+const MAX_DISTANCE: u64 = 127;
 /// Source: Linux `tcp_rack_update_reo_wnd`, which counts them in a byte.
-const MOST_STEPS: u32 = 255;
+const MAX_STEPS: u32 = 255;

@@ -1,4 +1,4 @@
-//! How a connection comes to be open, from the side of the end with data.
+//! Opening of a connection by the sender of the data.
 
 use hawser_units::Instant;
 

@@ -1,10 +1,10 @@
-//! A path that reports its MTU.
+//! Handling of a path that reports its MTU.
 
 use super::{Episode, Sender, tail};
 
 impl Sender {
-    /// Sends segments of at most `segment` payload bytes from now on, and sends again what was
-    /// larger: a router has dropped it and named the size that it forwards. The window stays.
+    /// Limits segments to `segment` payload bytes from now on, and retransmits larger ones, which a
+    /// router dropped when it reported its MTU. The window is unchanged.
     ///
     /// Source: RFC 1191 section 6.4; Linux `tcp_sync_mss`, `tcp_simple_retransmit`.
     pub fn handle_too_big(&mut self, segment: u16) {
@@ -23,7 +23,7 @@ impl Sender {
         self.lose_everything();
     }
 
-    /// Marks everything in flight as lost: the router dropped it, or it arrives twice.
+    /// Marks everything in flight as lost: it was dropped, or it arrives twice.
     fn lose_everything(&mut self) {
         if self.records.is_empty() {
             return;

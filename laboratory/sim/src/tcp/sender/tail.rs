@@ -1,5 +1,5 @@
-//! What is done about silence: a probe at the end of what was sent, so that its loss need not wait
-//! for the retransmission timeout.
+//! Tail loss probe: a probe at the end of the data, so that its loss is detected before the
+//! retransmission timeout.
 //!
 //! Source: RFC 8985 section 7, with the times of Linux's `tcp_schedule_loss_probe`.
 
@@ -8,19 +8,18 @@ use hawser_units::{Duration, Instant};
 use super::Sender;
 use crate::packet::Segment;
 
-/// The probe of one sender: at most one until it is answered.
+/// Probe of one sender: at most one until it is answered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tail {
     pub(super) due: Option<Instant>,
-    /// The next segment is the probe.
+    /// Set if the next segment is the probe.
     pub(super) is_owed: bool,
-    /// What was sent when the probe was, and whether it repeated something.
+    /// End of the data sent before the probe, and whether the probe was a retransmission.
     probed: Option<(u64, bool)>,
 }
 
 impl Sender {
-    /// Sets the probe's timer after progress or new data: only while nothing is known to be
-    /// missing.
+    /// Sets the probe's timer after progress or new data, unless data is known to be lost.
     pub(super) fn arm_tail(&mut self, now: Instant) {
         let is_open = self.episode.is_none() && self.sacked_bytes == 0 && self.tail.probed.is_none();
         let round_trip = self.round_trip.smoothed();
@@ -38,7 +37,7 @@ impl Sender {
         self.tail.due = Some(self.timer.map_or(due, |timeout| due.min(timeout)));
     }
 
-    /// New data went: it is the probe if one is owed.
+    /// Handles new data, which serves as the probe if one is due.
     pub(super) fn on_new_data(&mut self, now: Instant) {
         if std::mem::take(&mut self.tail.is_owed) {
             self.tail.probed = Some((self.next, false));
@@ -47,7 +46,7 @@ impl Sender {
         }
     }
 
-    /// Says whether it was time for a probe; the retransmission timeout begins anew then.
+    /// Returns whether a probe was due; the retransmission timeout restarts then.
     pub(super) fn on_tail_due(&mut self, now: Instant) -> bool {
         if self.tail.due.is_none_or(|due| due > now) {
             return false;
@@ -58,7 +57,7 @@ impl Sender {
         true
     }
 
-    /// The probe where there is no new data.
+    /// Returns the probe if there is no new data.
     pub(super) fn repeat_last(&mut self, now: Instant) -> Option<Segment> {
         self.tail.is_owed = false;
         let record = self.records.back_mut()?;
@@ -72,7 +71,7 @@ impl Sender {
         Some(self.segment(&record))
     }
 
-    /// A probe that retransmitted a loss is a sign of congestion as any other loss.
+    /// A probe that repaired a loss is a congestion signal, as any other loss.
     pub(super) fn judge_tail(&mut self, segment: &Segment) {
         let Some((end, is_repeated)) = self.tail.probed else {
             return;
@@ -91,5 +90,6 @@ impl Sender {
     }
 }
 
-/// Two ticks of the kernel's clock.
+/// Two ticks of the kernel's clock. Source: `TCP_TIMEOUT_MIN` of include/net/tcp.h of Linux, at
+/// 1,000 Hz.
 const TIMER_SLACK: Duration = Duration::from_millis(2);

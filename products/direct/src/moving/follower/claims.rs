@@ -1,4 +1,4 @@
-//! Whose flows they are: claims to UDP flows and their proof, and how often a guest may be wrong.
+//! Ownership of flows: claims to UDP flows and their proof, and the number of errors of a guest.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use super::{Around, Followers, candidates};
 use crate::moving::Out;
 use crate::moving::tracked::Tracked;
 
-/// A claim to a UDP flow, and the flows that could be meant.
+/// Claim to a UDP flow, and the flows that it may mean.
 pub(super) struct Claim {
     pub(super) challenger: Challenger,
     pub(super) possible: Vec<Tracked>,
@@ -25,7 +25,7 @@ pub(super) struct Claim {
 }
 
 impl Followers {
-    /// Sends a secret over each flow that a claim can mean, again with each claim.
+    /// Sends a secret over each flow that a claim may mean, and repeats it with each claim.
     pub(super) fn on_claim(
         &mut self,
         id: (KeyHash, u32),
@@ -66,13 +66,13 @@ impl Followers {
         far: SocketAddr,
         now: Instant,
     ) -> Result<Claim, Unexpected> {
-        if self.claims.range((key, 0)..=(key, u32::MAX)).count() >= MOST_CLAIMS {
+        if self.claims.range((key, 0)..=(key, u32::MAX)).count() >= MAX_CLAIMS {
             return Err(Unexpected::Busy);
         }
         let seen = self.speaks_from(key, now);
         self.is_patient(key)?;
         let mut possible = candidates(self.connections(now), &seen, protocol::UDP, far);
-        // Who keeps its port is the likeliest, and the others are no business of this guest then.
+        // A flow with an unchanged port is the most likely one; the others then receive no secret.
         if let Some(own) = possible
             .iter()
             .find(|tracked| tracked.first.far.port() == near.port())
@@ -114,13 +114,13 @@ impl Followers {
         Ok(())
     }
 
-    /// Whether a guest may still be wrong.
+    /// Fails if a guest has made too many errors.
     pub(super) fn is_patient(&mut self, key: KeyHash) -> Result<(), Unexpected> {
         let now = std::time::Instant::now();
         let patience = self
             .patience
             .entry(key)
-            .or_insert_with(|| Budget::new(PATIENCE, now));
+            .or_insert_with(|| Budget::new(ERROR_BUDGET, now));
         if patience.has(WRONG, now) {
             Ok(())
         } else {
@@ -135,7 +135,7 @@ impl Followers {
         Unexpected::UnknownFlow
     }
 
-    /// The connections that the kernel tracks, as of a moment ago.
+    /// Returns the connections that the kernel tracks, from a recent list.
     pub(super) fn connections(&mut self, now: Instant) -> &[Connection] {
         if self.listed.as_ref().is_none_or(|(until, _)| *until <= now) {
             let listed = conntrack::list(MARK, MARK_MASK)
@@ -146,17 +146,19 @@ impl Followers {
     }
 }
 
-/// Of one guest, open at once: it claims flows as they begin.
-const MOST_CLAIMS: usize = 256;
-/// Claims that are wrong: 32, and one more every ten seconds. Where a guest guesses how far a
-/// connection is, it is right once in a thousand times; an honest one is wrong when a flow has just
+/// Maximum number of a guest's open claims; it claims flows when they begin. Source: our choice,
+/// four times what a mover has open; each takes some hundred bytes and a few datagrams.
+const MAX_CLAIMS: usize = 256;
+/// Budget of wrong claims: 32, and one more every 10 s. A guest that guesses the position of a
+/// connection succeeds once in a thousand attempts; an honest guest is wrong when a flow has just
 /// ended.
-const PATIENCE: Pace = Pace {
+const ERROR_BUDGET: Pace = Pace {
     burst: 320,
     per_second: 1,
 };
-/// What a wrong claim costs of [`PATIENCE`].
+/// Cost of a wrong claim in units of [`ERROR_BUDGET`]. Source: the budget is that of 32 claims, and
+/// of one more every 10 s.
 const WRONG: u32 = 10;
-/// Listing ten thousand connections takes some ten milliseconds; a mover says again what was too
-/// early.
+/// Lifetime of a list of connections. Source: listing ten thousand takes some ten milliseconds; a
+/// mover repeats a claim that was too early.
 const LISTED_FOR: Duration = Duration::from_millis(100);

@@ -67,7 +67,7 @@ fn around<'a>(numbers: &'a Numbers, now: u64) -> Around<'a> {
 
 const GUEST: KeyHash = KeyHash([1; 32]);
 
-/// A guest at 192.0.2.1, where its own flow comes from port 4000 and somebody else's from port
+/// Creates a guest at 192.0.2.1, whose own flow has port 4000; a flow of another host has port
 /// 5001.
 fn followers(numbers: &Numbers) -> Followers {
     let mut followers = Followers::default();
@@ -120,7 +120,7 @@ fn a_datagram_flow_is_its_movers_once_its_route_has_said_so() {
     let mut followers = followers(&numbers);
     let sent = claim(&mut followers, 1, &numbers, 0);
     assert_eq!(sent.len(), 2, "over each route that could be meant");
-    // The guest sees what comes to its own port.
+    // The guest sees the packets to its own port.
     let own = sent.iter().find(|sent| sent.destination.port() == 5_001).unwrap();
     let now = Instant::from_nanos(1);
     assert_eq!(followers.on_proof((GUEST, 1), own.secret, now), Ok(()));
@@ -130,7 +130,7 @@ fn a_datagram_flow_is_its_movers_once_its_route_has_said_so() {
         Ok(()),
         "it is proven already"
     );
-    // An opening of it is waited for now, and of no other.
+    // Only an opening of this flow is awaited now.
     let expect = |flow| Expect {
         protocol: protocol::UDP,
         flow,

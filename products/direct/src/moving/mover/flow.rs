@@ -1,4 +1,4 @@
-//! One flow that this host moves: its proof, its attempt, its migration.
+//! State of one flow that this host moves: its proof, its attempt, its migration.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use hawser_steer::migration::{Event, Route};
 use hawser_units::{Duration, Instant};
 use hawser_wire::peer::{Expect, PeerMessage};
 
-use super::{Around, Attempt, Finished, Flow, Stage, TCP, Way, unrelay};
+use super::{Around, Attempt, Finished, Flow, FlowPath, Stage, TCP, unrelay};
 use crate::moving::tracked::Tracked;
 use crate::moving::{Out, ends};
 
@@ -19,8 +19,8 @@ impl Flow {
         (self.tracked.protocol, self.tracked.inside) == (tracked.protocol, tracked.inside)
     }
 
-    /// Whether the peer knows that the flow is this host's; `None` while it is not decided. TCP
-    /// needs no proof beforehand.
+    /// Returns whether the peer accepts that the flow belongs to this host; `None` while undecided.
+    /// TCP needs no proof in advance.
     pub(super) fn is_proven(&self) -> Option<bool> {
         if self.tracked.protocol == TCP {
             return Some(true);
@@ -52,20 +52,20 @@ impl Flow {
         }
     }
 
-    /// The first stage of an attempt whose flow is proven.
+    /// Returns the first stage of an attempt whose flow is proven.
     pub(super) fn begun(&self, attempt: &Attempt, around: &Around<'_>) -> Option<Stage> {
-        if attempt.way.through.is_some() {
+        if attempt.path.through.is_some() {
             return Some(Stage::Asking {
                 tries: 0,
                 due: around.now,
             });
         }
-        let port = around.link(&self.peer, attempt.way.network)?.port;
+        let port = around.link(&self.peer, attempt.path.network)?.port;
         let far = SocketAddr::new(self.tracked.first.far.ip(), port);
         Some(self.opening(attempt, far, far, around))
     }
 
-    /// Goes on with an attempt once the peer believes that the flow is this host's.
+    /// Continues an attempt once the peer has accepted the proof.
     pub(super) fn prove_on(&mut self, around: &Around<'_>, finished: &mut Vec<Finished>) {
         let Some(mut attempt) = self
             .attempt
@@ -77,9 +77,9 @@ impl Flow {
             None => Ok(Stage::Proving),
             Some(true) => self
                 .begun(&attempt, around)
-                .ok_or_else(|| format!("{} is not reached", self.peer)),
+                .ok_or_else(|| format!("{} is not connected", self.peer)),
             Some(false) => Err(format!(
-                "{} has not seen that the flow is this machine's (does its network still carry it?)",
+                "{} has not received the proof that the flow belongs to this machine (does its old network still work?)",
                 self.peer
             )),
         };
@@ -99,19 +99,19 @@ impl Flow {
         self.attempt.is_some() || self.machine.is_busy()
     }
 
-    /// How packets go now.
-    pub(super) fn way(&self) -> Way {
-        self.way_of(self.machine.route())
+    /// Returns the present route.
+    pub(super) fn route_now(&self) -> FlowPath {
+        self.route_on(self.machine.route())
     }
 
-    pub(super) fn way_of(&self, route: Route) -> Way {
-        let known = self.ways.iter().find(|(known, ..)| *known == route);
+    pub(super) fn route_on(&self, route: Route) -> FlowPath {
+        let known = self.paths.iter().find(|(known, ..)| *known == route);
         known.map_or(
-            Way {
+            FlowPath {
                 network: self.tracked.network,
                 through: None,
             },
-            |(_, way, _)| way.clone(),
+            |(_, path, _)| path.clone(),
         )
     }
 
@@ -141,13 +141,13 @@ impl Flow {
 
     pub(super) fn fail(&mut self, why: String, now: Instant) -> Option<Finished> {
         let attempt = self.attempt.take()?;
-        Some(self.finish(attempt.way, Err(why), now))
+        Some(self.finish(attempt.path, Err(why), now))
     }
 
-    pub(super) fn finish(&mut self, way: Way, result: Result<(), String>, now: Instant) -> Finished {
+    pub(super) fn finish(&mut self, path: FlowPath, result: Result<(), String>, now: Instant) -> Finished {
         Finished {
             tracked: self.tracked.clone(),
-            way,
+            path,
             request: self.request.take(),
             result,
             took: now.since(self.started),
@@ -163,7 +163,7 @@ impl Flow {
     ) {
         self.prove_on(around, finished);
         let Some(attempt) = &mut self.attempt else { return };
-        let (way, nonce) = (attempt.way.clone(), attempt.nonce);
+        let (path, nonce) = (attempt.path.clone(), attempt.nonce);
         match &mut attempt.stage {
             Stage::Proving => {}
             Stage::Asking { tries, due } => {
@@ -171,17 +171,17 @@ impl Flow {
                     return;
                 }
                 if *tries >= RELAY_TRIES {
-                    let through = way.through.as_deref().unwrap_or_default();
+                    let through = path.through.as_deref().unwrap_or_default();
                     let why = format!("the waypoint {through} does not answer");
                     finished.extend(self.fail(why, around.now));
                     return;
                 }
                 (*tries, *due) = (*tries + 1, around.now + RELAY_RETRY);
-                let to = around.link(&self.peer, way.network).map(|up| up.port);
-                let waypoint = way
+                let to = around.link(&self.peer, path.network).map(|up| up.port);
+                let waypoint = path
                     .through
                     .as_deref()
-                    .and_then(|through| around.link(through, way.network));
+                    .and_then(|through| around.link(through, path.network));
                 if let (Some(port), Some(waypoint)) = (to, waypoint) {
                     let to = SocketAddr::new(self.tracked.first.far.ip(), port);
                     let protocol = self.tracked.protocol;
@@ -192,25 +192,25 @@ impl Flow {
                 let mut is_asked = false;
                 while let Some(packet) = opener.poll_transmit(around.now) {
                     is_asked |= packet.step == hawser_wire::opening::Step::Ask;
-                    out.send(around.networks.name(way.network), packet);
+                    out.send(around.networks.name(path.network), packet);
                 }
                 let outcome = opener.outcome();
                 let route = opener.route();
-                if is_asked && let Some(up) = around.link(&self.peer, way.network) {
+                if is_asked && let Some(up) = around.link(&self.peer, path.network) {
                     out.say(up, PeerMessage::Expect(self.expect(id, nonce, around)));
                 }
                 match outcome {
                     None => {}
                     Some(Outcome::Open(peer)) => {
                         self.attempt = None;
-                        self.ways.push((route, way, nonce));
+                        self.paths.push((route, path, nonce));
                         let begun = self.machine.migrate(route, peer, around.now);
                         debug_assert!(begun.is_ok(), "an attempt begins only while the machine is idle");
                     }
                     Some(Outcome::NoAnswer) => {
-                        let name = around.networks.name(way.network);
+                        let name = around.networks.name(path.network);
                         let why = format!(
-                            "{name} lets no opening through (is the peer's port open for TCP and UDP?)"
+                            "no opening passes {name} (does the firewall of the peer admit its port for TCP and UDP?)"
                         );
                         finished.extend(self.fail(why, around.now));
                     }
@@ -246,7 +246,7 @@ impl Flow {
     ) {
         self.machine.handle_timeout(around.now);
         while let Some((order, by)) = self.machine.poll_transmit(around.now) {
-            if let Some(up) = around.link(&self.peer, self.way_of(by).network) {
+            if let Some(up) = around.link(&self.peer, self.route_on(by).network) {
                 let message = PeerMessage::Order {
                     flow: id,
                     generation: order.generation,
@@ -259,9 +259,9 @@ impl Flow {
         }
         while let Some(event) = self.machine.poll_event() {
             let latest = self
-                .ways
+                .paths
                 .last()
-                .map_or_else(|| self.way(), |(_, way, _)| way.clone());
+                .map_or_else(|| self.route_now(), |(_, path, _)| path.clone());
             match event {
                 Event::Rerouted => {}
                 Event::Moved => {
@@ -276,17 +276,17 @@ impl Flow {
         }
         let accepted = self.machine.accepted();
         let (kept, over): (Vec<_>, Vec<_>) = self
-            .ways
+            .paths
             .drain(..)
             .partition(|(route, ..)| accepted.contains(route));
-        self.ways = kept;
-        for (_, way, nonce) in &over {
-            unrelay(way, *nonce, around, out);
+        self.paths = kept;
+        for (_, path, nonce) in &over {
+            unrelay(path, *nonce, around, out);
         }
     }
 
     pub(super) fn nonces(&self) -> Vec<u32> {
-        self.ways.iter().map(|(.., nonce)| *nonce).collect()
+        self.paths.iter().map(|(.., nonce)| *nonce).collect()
     }
 
     pub(super) fn opener(&self) -> Option<(&Opener, u32)> {
@@ -307,13 +307,16 @@ impl Flow {
             route: ends(route),
             accepted: accepted.iter().copied().map(ends).collect(),
             openings,
-            mark: (!is_first).then(|| mark(reason::MOVED, self.way().network)),
+            mark: (!is_first).then(|| mark(reason::MOVED, self.route_now().network)),
             zone: self.tracked.zone,
         }
     }
 }
 
-/// A waypoint that is there answers within a round trip.
+/// Retry interval of a request to a waypoint, which answers within a round trip. Source: our
+/// choice, longer than round trips of most networks; a shorter one repeats requests that are being
+/// answered.
 const RELAY_RETRY: Duration = Duration::from_millis(500);
-/// Three seconds in all.
+/// Number of attempts, 3 s in total. Source: our choice; fewer fail at a burst of losses, more keep
+/// a flow on a failed network.
 const RELAY_TRIES: u32 = 6;

@@ -1,4 +1,4 @@
-//! Connections to a database, by TLS where it is on another machine.
+//! Connections to a database, with TLS if it is on another machine.
 
 use std::future::Future;
 use std::io;
@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::Fault;
 
-/// How a database is reached.
+/// Connector of a database.
 #[derive(Debug)]
 pub(super) struct Door {
     config: Config,
@@ -27,7 +27,7 @@ pub(super) struct Door {
 
 impl Door {
     /// # Errors
-    /// The file of the authority is of no use.
+    /// The file of the certificate authority is invalid.
     pub(super) fn new(store: &StoreConfig) -> anyhow::Result<Self> {
         let mut config = store.url.config();
         config
@@ -36,7 +36,7 @@ impl Door {
             .tcp_user_timeout(SILENCE)
             .keepalives_idle(SILENCE);
         if config.get_hosts().len() > 1 {
-            // One that has been a primary, and is a standby now, still answers.
+            // A former primary that is now a standby still answers.
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         let tls = store.ca.as_deref().map(authorities::in_file).transpose();
@@ -64,19 +64,19 @@ impl Door {
         }
     }
 
-    /// Says which database an error is of.
+    /// Adds the database to an error.
     pub(super) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
         let host = |host: &Host| match host {
             Host::Tcp(name) => name.clone(),
             Host::Unix(path) => path.display().to_string(),
         };
         let hosts: Vec<_> = self.config.get_hosts().iter().map(host).collect();
-        error.context(format!("the database at {} is of no use now", hosts.join(", ")))
+        error.context(format!("cannot use the database at {}", hosts.join(", ")))
     }
 }
 
-/// TLS 1.2 or 1.3 by rustls. What binds passwords to certificates (RFC 5929) is left out: the
-/// certificate is checked, and it would need a parser of certificates.
+/// TLS 1.2 or 1.3 by rustls. Channel binding (RFC 5929) is omitted: the certificate is verified,
+/// and binding would need a parser of certificates.
 #[derive(Clone)]
 struct Tls(TlsConnector);
 
@@ -86,10 +86,10 @@ impl std::fmt::Debug for Tls {
     }
 }
 
-/// TLS to one host.
+/// TLS connector for one host.
 struct ToHost(TlsConnector, ServerName<'static>);
 
-/// An encrypted connection.
+/// Encrypted connection.
 struct Encrypted(Box<tokio_rustls::client::TlsStream<Socket>>);
 
 impl MakeTlsConnect<Socket> for Tls {
@@ -143,7 +143,10 @@ impl AsyncWrite for Encrypted {
     }
 }
 
-/// For each host of the URL.
+/// Timeout of a connection to each host of the URL. Source: our choice, a lost SYN and its
+/// retransmission after 1 s (RFC 6298 section 2); a longer one delays the next host of the URL.
 const CONNECTING: Duration = Duration::from_secs(2);
-/// Data that nobody acknowledges, and a peer that says nothing.
+/// Timeout of unacknowledged data and of an unresponsive peer. Source: our choice, less than
+/// `TIMEOUT` of `enrolment/database.rs`, so that the reason is reported, and more than two
+/// retransmissions.
 const SILENCE: Duration = Duration::from_secs(4);

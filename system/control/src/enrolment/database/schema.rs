@@ -1,11 +1,11 @@
-//! The tables of a database of clients.
+//! Tables of a database of clients.
 
 use hawser_config::Pool;
 use tokio_postgres::Client as Connection;
 
 use super::Fault;
 
-/// What makes version `n + 1` of the tables of version `n`.
+/// Migrations that convert the tables of version `n` to version `n + 1`.
 const MIGRATIONS: [&str; 5] = [
     "
     CREATE TABLE hawser_client (
@@ -56,11 +56,11 @@ const MIGRATIONS: [&str; 5] = [
 ",
 ];
 
-/// Makes the tables what this program knows.
+/// Migrates the tables to this program's version.
 pub(super) async fn prepare(connection: &mut Connection, pool: Pool) -> Result<(), Fault> {
     let pool = text(pool);
     if !has_tables(connection).await? {
-        // Two hubs may start at the same time: the second finds the row of the first.
+        // Two hubs may start concurrently: the second finds the row of the first.
         connection
             .batch_execute(
                 "CREATE TABLE IF NOT EXISTS hawser_store (
@@ -87,7 +87,7 @@ pub(super) async fn prepare(connection: &mut Connection, pool: Pool) -> Result<(
     let version = known(version)?;
     if theirs != pool {
         return Err(Fault::Decided(anyhow::anyhow!(
-            "the hubs of this database have the pools {theirs}, and this one {pool}: set the same pool and pool6 in hub.toml"
+            "the hubs of this database have the pools {theirs}, and this hub has {pool}: set the same pool and pool6 in hub.toml"
         )));
     }
     for migration in &MIGRATIONS[version..] {
@@ -103,7 +103,7 @@ pub(super) async fn prepare(connection: &mut Connection, pool: Pool) -> Result<(
     Ok(())
 }
 
-/// The pools of the hubs that are there already.
+/// Returns the pools of the existing hubs.
 pub(super) async fn pool_of(connection: &mut Connection) -> Result<Option<String>, Fault> {
     if !has_tables(connection).await? {
         return Ok(None);
@@ -128,14 +128,14 @@ fn known(version: i32) -> Result<usize, Fault> {
     let version = usize::try_from(version).unwrap_or(usize::MAX);
     if version > MIGRATIONS.len() {
         return Err(Fault::Decided(anyhow::anyhow!(
-            "the database has tables of version {version}, and this program knows {}: update it",
+            "the database has tables of version {version}, and this program supports {}: update the program",
             MIGRATIONS.len()
         )));
     }
     Ok(version)
 }
 
-/// The pools as the database keeps them: `100.96.0.0/16 fd00::/64`.
+/// Returns the pools in the form of the database: `100.96.0.0/16 fd00::/64`.
 fn text(pool: Pool) -> String {
     let v6 = pool.v6.map(|(net, length)| format!(" {net}/{length}"));
     format!("{}/{}{}", pool.v4.0, pool.v4.1, v6.unwrap_or_default())

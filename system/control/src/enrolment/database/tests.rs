@@ -1,5 +1,5 @@
-//! Against a real server: the same decisions as with files, by several hubs at once, through its
-//! crashes.
+//! Tests with a real server: the same decisions as with files, by several concurrent hubs, across
+//! its crashes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -74,12 +74,12 @@ fn what_one_hub_decides_another_knows() {
             .revoke("alice")
             .unwrap_err()
             .to_string()
-            .contains("no client is called alice")
+            .contains("there is no client alice")
     );
     // Its address is free again, and its name.
     let token = there.invite("alice", WEEK, now).unwrap();
     assert!(here.enrol(&token.0, mallory, now).is_ok());
-    // A key that is enrolled under another name moves.
+    // A key that enrols under another name moves to it.
     let token = there.invite("bob", WEEK, now).unwrap();
     here.enrol(&token.0, mallory, now).unwrap();
     there.reload().unwrap();
@@ -102,7 +102,7 @@ fn other_pools_and_newer_tables_are_refused() {
         .sql("hawser", "UPDATE hawser_store SET version = 99")
         .unwrap();
     let error = ClientStore::in_database(&at(&server), pool(16)).unwrap_err();
-    assert!(format!("{error:#}").contains("update it"), "{error:#}");
+    assert!(format!("{error:#}").contains("update the program"), "{error:#}");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn the_address_of_a_client_that_was_revoked_is_not_given_to_the_next() {
     assert_eq!(address("bob"), Ipv4Addr::new(100, 96, 0, 4));
 }
 
-/// A hub of before limits has made the tables, and has clients in them.
+/// A hub without support for limits has created the tables and clients.
 #[test]
 fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
     let Some(server) = Postgres::start() else { return };
@@ -180,7 +180,7 @@ fn what_others_have_carried_in_a_month_counts() {
     let used = |database: &mut super::Database, ledger| database.used_elsewhere("2026-11", ledger).unwrap();
     assert_eq!(used(&mut database, "here"), [("alice".to_owned(), 330)].into());
     assert_eq!(used(&mut database, "there"), [("alice".to_owned(), 2)].into());
-    // A hub that runs reads it by itself, once it is asked.
+    // A running hub reads the sums after the first request.
     let own = KeyHash([7; 32]);
     let shared = SharedStore::of_fleet(&at(&server), pool(16), own, &[]).unwrap();
     shared.keep("here", here);
@@ -211,7 +211,7 @@ fn files_move_into_a_database_whole_or_not_at_all() {
             .take_over(&files)
             .unwrap_err()
             .to_string()
-            .contains("in the way")
+            .contains("conflicts with")
     );
     assert!(store.by_name("carol").is_none());
 }
@@ -238,9 +238,9 @@ fn a_row_that_cannot_be_read_is_told_until_it_can() {
     write("no port");
     store.reload().unwrap();
     let damage = store.damage().expect("it cannot be read");
-    assert!(damage.contains("no port"), "{damage}");
+    assert!(damage.contains("not a port"), "{damage}");
     assert_eq!(store.by_key(key).unwrap().name, "carol", "others go on");
-    // A change elsewhere leaves it as it is.
+    // A change at another hub does not affect it.
     store.revoke("alice").unwrap();
     store.reload().unwrap();
     assert!(store.damage().is_some());
@@ -249,8 +249,8 @@ fn a_row_that_cannot_be_read_is_told_until_it_can() {
     assert_eq!(store.damage(), None);
 }
 
-/// Hubs say their sums all the time while the server is killed: afterwards every byte counts once,
-/// whatever was said twice, or not at all for a while.
+/// Hubs write their sums repeatedly while the server is killed: afterwards every byte counts once,
+/// despite repeated or delayed writes.
 #[test]
 fn what_was_carried_counts_once_whenever_the_server_dies() {
     let Some(mut server) = Postgres::start() else {
@@ -278,7 +278,7 @@ fn what_was_carried_counts_once_whenever_the_server_dies() {
         std::thread::sleep(Duration::from_millis(50));
     }
     let hub_count = u64::from(HUBS);
-    // Even steps are alice's: 0 to 18 in October, 20 to 58 after.
+    // Even steps belong to alice: 0 to 18 in October, 20 to 58 afterwards.
     let even = |from: u64, to: u64| (from..to).filter(|step| step % 2 == 0).sum::<u64>();
     let expected = [("2026-10", even(0, 20), 10), ("2026-11", even(20, 60), 20)];
     let expected = expected.map(|(month, sent, received)| MonthSum {
@@ -297,7 +297,7 @@ fn what_was_carried_counts_once_whenever_the_server_dies() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(kept(), expected);
-    // An old sum that comes late changes nothing.
+    // A late old sum has no effect.
     let old = Used { received: 1, sent: 1 };
     super::Database::new(&config)
         .unwrap()
@@ -306,7 +306,7 @@ fn what_was_carried_counts_once_whenever_the_server_dies() {
     assert_eq!(kept(), expected);
 }
 
-/// What was acknowledged, and what may or may not have happened.
+/// Acknowledged changes, and changes with an unknown result.
 #[derive(Default)]
 struct History {
     enrolled: BTreeMap<String, (KeyHash, Ipv4Addr)>,
@@ -315,12 +315,12 @@ struct History {
     refused: u32,
 }
 
-/// Enough for changes to meet at the row that orders them.
+/// Number of hubs, sufficient for conflicts at the row that serializes changes.
 const HUBS: u8 = 4;
-/// Each costs a second: some fall into a change, some between two.
+/// Number of kills, each of which takes a second; some fall into a change, some between two.
 const KILLS: usize = 6;
 
-/// Several hubs invite, enrol and revoke while the server is killed again and again.
+/// Several hubs invite, enrol and revoke while the server is killed repeatedly.
 #[test]
 fn nothing_that_was_acknowledged_is_lost_when_the_server_is_killed() {
     let Some(mut server) = Postgres::start() else {
@@ -330,7 +330,7 @@ fn nothing_that_was_acknowledged_is_lost_when_the_server_is_killed() {
     hubs_live(&config, KILLS, || server.restart());
 }
 
-/// The same while the primary dies and its standby takes over.
+/// A primary fails in the meantime, and its standby takes over.
 #[test]
 fn nothing_that_was_acknowledged_is_lost_when_a_standby_takes_over() {
     let Some(mut primary) = Postgres::start() else {
@@ -346,15 +346,15 @@ fn nothing_that_was_acknowledged_is_lost_when_a_standby_takes_over() {
             primary.kill();
             standby.promote();
         } else {
-            // It comes back as it was, and takes no changes: it follows the other one now.
+            // It returns as a standby of the other one, and accepts no changes.
             std::fs::write(primary.data().join("standby.signal"), "").unwrap();
             primary.restart();
         }
     });
 }
 
-/// Where a standby may lag, what it has not heard of is lost with the primary; hubs do not go on
-/// with what no database knows.
+/// If a standby may lag, its missing changes are lost with the primary; hubs discard state that no
+/// database has.
 #[test]
 fn what_a_standby_had_not_heard_of_is_known_to_no_hub() {
     let Some(mut primary) = Postgres::start() else {
@@ -367,7 +367,7 @@ fn what_a_standby_had_not_heard_of_is_known_to_no_hub() {
     let config = StoreConfig::new(url.parse().unwrap(), None).unwrap();
     let shared = SharedStore::of_fleet(&config, pool(16), KeyHash([7; 32]), &[]).unwrap();
     let mut store = ClientStore::in_database(&config, pool(16)).unwrap();
-    // Only now, or the standby hears of it.
+    // This follows the disconnection, since the standby must not receive it.
     let heard = "SELECT count(*) FROM hawser_hub";
     let begun = Instant::now();
     while standby.sql("hawser", heard).as_deref() != Ok("1") {
@@ -395,7 +395,7 @@ fn what_a_standby_had_not_heard_of_is_known_to_no_hub() {
     primary.kill();
     standby.restart();
     standby.promote();
-    // The number of this change is that of bob's.
+    // This change has the same number as bob's.
     let carol = store.invite("carol", WEEK, now);
     if carol.is_err() {
         store.invite("carol", WEEK, now).unwrap();
@@ -404,7 +404,7 @@ fn what_a_standby_had_not_heard_of_is_known_to_no_hub() {
     wait(&["alice", "carol"]);
 }
 
-/// Several hubs invite, enrol and revoke while something happens to the database again and again.
+/// Runs several hubs that invite, enrol and revoke while the database is repeatedly disturbed.
 fn hubs_live(config: &StoreConfig, times: usize, mut harm: impl FnMut()) {
     let history = Mutex::new(History::default());
     let is_over = AtomicBool::new(false);
@@ -425,7 +425,7 @@ fn hubs_live(config: &StoreConfig, times: usize, mut harm: impl FnMut()) {
             });
         }
         for _ in 0..times {
-            // Something has been acknowledged since the last crash, and now it crashes.
+            // Changes have been acknowledged since the last crash before the next one.
             let before = history.lock().unwrap().enrolled.len();
             let begun = Instant::now();
             while history.lock().unwrap().enrolled.len() < before + 8 {
@@ -463,7 +463,7 @@ fn hubs_live(config: &StoreConfig, times: usize, mut harm: impl FnMut()) {
     );
 }
 
-/// One client's life: invited, enrolled, and perhaps revoked.
+/// Runs the life cycle of a client: invited, enrolled, and possibly revoked.
 fn live(store: &mut ClientStore, name: &str, key: KeyHash, is_short: bool, history: &Mutex<History>) {
     let now = SystemTime::now();
     let Ok(token) = store.invite(name, WEEK, now) else {
@@ -492,7 +492,7 @@ fn live(store: &mut ClientStore, name: &str, key: KeyHash, is_short: bool, histo
     };
 }
 
-/// A hub of a fleet with its own clock for the database: `stale` short enough for a test.
+/// Creates a hub of a fleet with a `stale` that is short enough for a test.
 async fn fleet(server: &Postgres, own: KeyHash, stale: Duration) -> SharedStore {
     let mut config = at(server);
     config.stale.0 = stale;
@@ -545,7 +545,7 @@ async fn a_change_is_confirmed_when_every_hub_has_carried_it_out() {
         fleet(&server, there, hour).await,
     );
     tokio::task::block_in_place(|| elsewhere.invite("alice", WEEK, SystemTime::now()).unwrap());
-    // The first hub holds its sessions against what it reads, and the second does not.
+    // The first hub checks its sessions against the state that it reads, the second does not.
     let holds = hawser_linux::tasks::spawn(async move {
         loop {
             let change = first.refreshed().unwrap().change_number();
@@ -561,7 +561,7 @@ async fn a_change_is_confirmed_when_every_hub_has_carried_it_out() {
     let late = wait(None, Duration::from_secs(3)).await;
     assert_eq!(late.len(), 1, "{late:?}");
     assert!(late[0].until.is_some());
-    // Whoever knows that it does not run need not wait for it.
+    // A caller that knows that the hub does not run need not wait for it.
     assert_eq!(wait(Some(there), Duration::from_secs(60)).await, []);
     let change = second.refreshed().unwrap().change_number();
     second.confirm(change);
@@ -604,7 +604,7 @@ async fn a_hub_goes_on_with_whom_it_knows_while_the_server_is_away() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     tokio::task::block_in_place(|| server.restart());
-    // A revocation elsewhere reaches this hub.
+    // A revocation at another hub reaches this hub.
     tokio::task::block_in_place(|| elsewhere.revoke("alice").unwrap());
     let begun = Instant::now();
     while shared.has("alice", key) {

@@ -1,4 +1,5 @@
-//! Requests to an authority: one connection each, over TLS 1.3, its certificate checked.
+//! Requests to an authority, each on its own connection, over TLS 1.3 with verification of the
+//! certificate.
 
 use std::future::Future;
 use std::path::Path;
@@ -14,14 +15,14 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Carries what the library of ACME asks.
+/// HTTPS client for the ACME library.
 pub(super) struct Https(TlsConnector);
 
 impl Https {
-    /// Trusts whom the system trusts, or who signed the certificate in the file `ca` alone.
+    /// Trusts the authorities of the system, or only the issuer in the file `ca`.
     ///
     /// # Errors
-    /// The file cannot be read, or the system trusts nobody.
+    /// If the file cannot be read, or the system trusts no authority.
     pub(super) fn new(ca: Option<&Path>) -> anyhow::Result<Self> {
         ca.map_or_else(authorities::of_system, authorities::in_file)
             .map(Self)
@@ -44,7 +45,7 @@ impl HttpClient for Https {
 
 async fn ask(tls: TlsConnector, request: Request<BodyWrapper<Bytes>>) -> anyhow::Result<BytesResponse> {
     let uri = request.uri();
-    ensure!(uri.scheme_str() == Some("https"), "{uri} is not https");
+    ensure!(uri.scheme_str() == Some("https"), "{uri} is not an https address");
     let (parts, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     let request = Request::from_parts(parts, body);
@@ -55,7 +56,9 @@ async fn ask(tls: TlsConnector, request: Request<BodyWrapper<Bytes>>) -> anyhow:
     })
 }
 
-/// A whole request.
+/// Timeout of a whole request. Source: our choice; authorities answer within seconds, and a
+/// repeated request costs nothing but time.
 const ANSWERED_IN: Duration = Duration::from_secs(30);
-/// The longest answer: a chain of certificates has some 6 kB. Units: bytes.
+/// Maximum length of an answer: a chain of certificates has some 6 kB. Units: bytes. Source: our
+/// choice, forty times that, a bound on memory.
 const LONGEST: usize = 256 << 10;

@@ -5,11 +5,11 @@
 //!   hub's TCP port and asks for `acme-tls/1` (RFC 8737) --> certificate --> shown, kept in a file
 //! ```
 //!
-//! The authority looks at the port where clients come in, so nothing else has to be opened. Until
-//! there is a certificate, and while an authority refuses one, the hub shows what it has: the last
-//! one, or one of its own key. Clients do not depend on it (see the module [`super`]).
+//! The authority connects to the port that clients use, so no other port must be opened. Until
+//! there is a certificate, and while an authority refuses one, the hub presents the last one, or
+//! one of its own key. Clients do not depend on it (see the module [`super`]).
 //!
-//! [`Acme::start`] is the entry; [`https`] carries the requests.
+//! [`Acme::start`] is the entry point; [`https`] sends the requests.
 
 mod https;
 
@@ -35,13 +35,13 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use zeroize::Zeroizing;
 
-use super::certificate::Shown;
+use super::certificate::PresentedCertificate;
 use https::Https;
 
-/// Keeps a certificate as long as it lives.
+/// Task that maintains a certificate until it is dropped.
 pub struct Acme {
     names: Vec<String>,
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<AcmeStatus>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -51,22 +51,22 @@ impl Drop for Acme {
     }
 }
 
-/// For `hawser status`.
+/// State for `hawser status`.
 #[derive(Default)]
-struct Told {
-    /// When the certificate ends. Units: s since 1970.
+struct AcmeStatus {
+    /// End of the certificate's validity. Units: s since 1970.
     until: Option<u64>,
-    /// Why there is no newer one.
+    /// Reason why there is no newer certificate.
     trouble: Option<String>,
 }
 
 impl Acme {
-    /// Shows the certificate that is kept in `dir`, and begins to see to it.
-    pub fn start(config: AcmeConfig, dir: &Path, shown: Shown) -> Self {
-        let told = Arc::new(Mutex::new(Told::default()));
+    /// Presents the certificate that is stored in `dir`, and starts to renew it.
+    pub fn start(config: AcmeConfig, dir: &Path, shown: PresentedCertificate) -> Self {
+        let told = Arc::new(Mutex::new(AcmeStatus::default()));
         let names = config.names.clone();
         let mut keeper = Keeper {
-            kept: Kept::default(),
+            kept: InheritedDescriptor::default(),
             file: dir.join(FILE),
             config,
             shown,
@@ -77,54 +77,56 @@ impl Acme {
             let error = format!("{error:#}");
             tracing::warn!(
                 error,
-                "the certificate that was kept is of no use: another is asked for"
+                "the stored certificate cannot be used: requesting a new one"
             );
         }
         let task = hawser_linux::tasks::spawn(keeper.keep());
         Self { names, told, task }
     }
 
-    /// The names, when the certificate ends (seconds since 1970), and why there is no newer one.
+    /// Returns the names, the end of the certificate's validity (seconds since 1970), and the
+    /// reason why there is no newer one.
     pub fn status(&self) -> Value {
         let told = self.told.lock().expect("no holder panics");
         json!({ "names": self.names, "until_s": told.until, "trouble": told.trouble })
     }
 }
 
-/// What a restart finds again: a file that only its owner reads.
+/// Saved state for a restart: a file that only its owner can read.
 #[derive(Default, Serialize, Deserialize)]
-struct Kept {
-    /// The authority that knows the account.
+struct InheritedDescriptor {
+    /// Authority of the account.
     directory: String,
-    /// What [`AccountCredentials`] are in JSON: they are read anew for each attempt.
+    /// Serialised [`AccountCredentials`]: they are parsed again for each attempt.
     account: Option<Value>,
-    /// What the certificate is for.
+    /// Names of the certificate.
     names: Vec<String>,
-    /// In PEM: the certificate, and those that lead to its issuer.
+    /// PEM of the certificate and its chain.
     chain: String,
-    /// In PEM.
+    /// PEM of the key.
     key: Zeroizing<String>,
 }
 
 struct Keeper {
     config: AcmeConfig,
     file: PathBuf,
-    shown: Shown,
-    told: Arc<Mutex<Told>>,
-    kept: Kept,
-    /// Whether the last attempt came as far as an order: authorities count those that fail.
+    shown: PresentedCertificate,
+    told: Arc<Mutex<AcmeStatus>>,
+    kept: InheritedDescriptor,
+    /// Set if the last attempt reached an order: authorities count those that fail.
     has_ordered: bool,
 }
 
 impl Keeper {
-    /// Reads what an earlier run has kept, and shows it.
+    /// Reads the state of an earlier run, and presents its certificate.
     fn read(&mut self) -> anyhow::Result<()> {
         let text = match std::fs::read(&self.file) {
             Ok(text) => Zeroizing::new(text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error).with_context(|| self.file.display().to_string()),
         };
-        let kept: Kept = serde_json::from_slice(&text).with_context(|| self.file.display().to_string())?;
+        let kept: InheritedDescriptor =
+            serde_json::from_slice(&text).with_context(|| self.file.display().to_string())?;
         if kept.directory != self.config.directory {
             return Ok(());
         }
@@ -135,7 +137,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Shows the certificate that is kept.
+    /// Presents the stored certificate.
     fn show(&self) -> anyhow::Result<()> {
         let chain =
             CertificateDer::pem_slice_iter(self.kept.chain.as_bytes()).collect::<Result<Vec<_>, _>>()?;
@@ -151,8 +153,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// When the certificate is to be replaced: at once, unless there is one for these names.
-    /// Units: s since 1970.
+    /// Returns when the certificate must be replaced: immediately, unless there is one for these
+    /// names. Units: s since 1970.
     fn due(&self) -> u64 {
         if self.kept.names != self.config.names {
             return 0;
@@ -172,8 +174,8 @@ impl Keeper {
         loop {
             let left = self.due().saturating_sub(now());
             if left > 0 {
-                // The clock may be set meanwhile.
-                sleep(Duration::from_secs(left).min(LOOK)).await;
+                // The clock may be changed in the meantime.
+                sleep(Duration::from_secs(left).min(POLL_INTERVAL)).await;
                 continue;
             }
             let got = self.obtain().await;
@@ -203,7 +205,7 @@ impl Keeper {
         }
     }
 
-    /// Orders a certificate, shows and keeps it.
+    /// Orders a certificate, presents and stores it.
     async fn obtain(&mut self) -> anyhow::Result<()> {
         self.has_ordered = false;
         let account = self.account().await?;
@@ -211,13 +213,13 @@ impl Keeper {
         let mut order = match account.new_order(&NewOrder::new(&names)).await {
             Err(Error::Api(problem)) if problem.r#type.as_deref() == Some(NO_ACCOUNT) => {
                 self.kept.account = None;
-                bail!("the authority does not know the account any more; another will be made");
+                bail!("the authority no longer knows the account; a new one will be created");
             }
             other => other?,
         };
         self.has_ordered = true;
         self.answer(&mut order).await?;
-        let retries = RetryPolicy::default().timeout(PATIENCE);
+        let retries = RetryPolicy::default().timeout(AUTHORITY_TIMEOUT);
         let status = order.poll_ready(&retries).await.context(NOT_FOUND)?;
         if status != OrderStatus::Ready {
             return Err(refusal(&mut order).await.context(NOT_FOUND));
@@ -229,7 +231,7 @@ impl Keeper {
         self.write()
     }
 
-    /// The account at the authority, made where there is none.
+    /// Returns the account at the authority, and creates a missing one.
     async fn account(&mut self) -> anyhow::Result<Account> {
         let https = Https::new(self.config.ca.as_deref())?;
         let builder = Account::builder_with_http(Box::new(https));
@@ -252,7 +254,7 @@ impl Keeper {
         Ok(account)
     }
 
-    /// Has the answers to the authority's questions shown, and tells it to look.
+    /// Publishes the answers to the authority's challenges, and requests their verification.
     async fn answer(&self, order: &mut Order) -> anyhow::Result<()> {
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
@@ -262,12 +264,13 @@ impl Keeper {
             }
             let mut challenge = authorization
                 .challenge(ChallengeType::TlsAlpn01)
-                .context("the authority does not look at TCP ports (tls-alpn-01)")?;
+                .context("the authority does not support tls-alpn-01")?;
             let name = challenge.identifier().to_string();
             let digest = challenge.key_authorization();
             let answer = answer_for(&name, digest.digest().as_ref())?;
             self.shown.answer(name, answer);
-            challenge.set_ready().await?;
+            // A quick authority refuses the name in its answer already.
+            challenge.set_ready().await.context(NOT_FOUND)?;
         }
         Ok(())
     }
@@ -278,7 +281,7 @@ impl Keeper {
     }
 }
 
-/// The certificate that proves a name to an authority (RFC 8737 section 3).
+/// Returns the certificate that proves a name to an authority (RFC 8737 section 3).
 fn answer_for(name: &str, digest: &[u8]) -> anyhow::Result<CertifiedKey> {
     let mut params = rcgen::CertificateParams::new(vec![name.to_owned()])?;
     params.custom_extensions = vec![rcgen::CustomExtension::new_acme_identifier(digest)];
@@ -290,7 +293,7 @@ fn answer_for(name: &str, digest: &[u8]) -> anyhow::Result<CertifiedKey> {
     Ok(CertifiedKey::new(vec![certificate.der().clone()], key))
 }
 
-/// What the authority says of the names that it has not found proven.
+/// Returns the authority's reasons for names without proof.
 async fn refusal(order: &mut Order) -> anyhow::Error {
     let mut said = Vec::new();
     let mut authorizations = order.authorizations();
@@ -306,14 +309,14 @@ async fn refusal(order: &mut Order) -> anyhow::Error {
         said.extend(errors.map(|error| format!("{name}: {error}")));
     }
     if said.is_empty() {
-        return anyhow!("it does not say why");
+        return anyhow!("the authority gives no reason");
     }
     anyhow!("{}", said.join("; "))
 }
 
-/// From when until when a certificate is valid. Units: s since 1970.
+/// Returns the validity of a certificate. Units: s since 1970.
 ///
-/// The TLS library says so when it is asked to check the certificate at a time out of these.
+/// The TLS library reports it when it verifies the certificate at a time outside the validity.
 fn validity(certificate: &CertificateDer<'_>) -> anyhow::Result<(u64, u64)> {
     let parsed = ParsedCertificate::try_from(certificate)?;
     let at = |second| {
@@ -339,11 +342,11 @@ fn validity(certificate: &CertificateDer<'_>) -> anyhow::Result<(u64, u64)> {
             not_after,
             ..
         })) => Ok((from, not_after.as_secs())),
-        _ => bail!("the certificate does not say when it ends"),
+        _ => bail!("the certificate has no end date"),
     }
 }
 
-/// In one line, and not longer than a terminal takes: an authority wrote a part of it.
+/// Returns one line of limited length from a text that an authority may have written in part.
 fn plain(text: &str) -> String {
     text.chars()
         .filter(|letter| !letter.is_control())
@@ -357,34 +360,42 @@ fn now() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// In the hub's directory.
+/// File name in the hub's directory.
 const FILE: &str = "acme.json";
-/// A certificate is replaced when this part of its time is left, as authorities advise.
+/// Inverse of the remaining share of validity at which a certificate is replaced. Source: the
+/// integration guide of Let's Encrypt.
 const RENEWED_BEFORE: u64 = 3;
-/// How often the time is looked at.
-const LOOK: Duration = Duration::from_secs(3600);
-/// After the first trouble, doubled by each that follows: a network may come up after the hub.
+/// Interval of checks of the time. Source: our choice; after a change of the clock a certificate is
+/// replaced late by at most this, of weeks.
+const POLL_INTERVAL: Duration = Duration::from_secs(3600);
+/// Pause after the first error, doubled by each that follows: a network may come up after the hub.
+/// Source: our choice; a shorter one burdens an authority with errors that last, a longer one
+/// leaves a new hub without a certificate.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
-/// At least so long where a name was not proven: Let's Encrypt allows five of these an hour.
-const PAUSE_AFTER_ORDER: Duration = Duration::from_secs(60);
-/// Where a name stays unproven.
+/// Minimum pause after a name was not proven. Source: Let's Encrypt allows five failures per name
+/// and hour; with doubled pauses these are four, after 0, 5, 15 and 35 minutes.
+const PAUSE_AFTER_ORDER: Duration = Duration::from_secs(300);
+/// Maximum pause while a name remains unproven. Source: our choice, two attempts a day; a longer
+/// one delays the repair after an operator has corrected the name.
 const LONGEST_PAUSE: Duration = Duration::from_secs(12 * 3600);
-/// How long an authority may take to look, and to sign.
-const PATIENCE: Duration = Duration::from_secs(90);
-/// What an order that fails means.
-const NOT_FOUND: &str = "the authority has not found this hub under its names";
-/// Units: letters.
+/// Timeout of an authority's validation and of its signature. Source: our choice; a shorter one
+/// orders again what is still being validated, a longer one delays the report of an error.
+const AUTHORITY_TIMEOUT: Duration = Duration::from_secs(90);
+/// Explanation of a failed order.
+const NOT_FOUND: &str = "the authority cannot reach this hub by its names";
+/// Maximum length of a reason. Units: letters. Source: our choice, some six lines of a terminal;
+/// the text comes from the authority.
 const LONGEST_TROUBLE: usize = 500;
-/// RFC 8555 section 6.7.
+/// Error type for a missing account, RFC 8555 section 6.7.
 const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
-/// 31 December 9999, the latest time that a certificate can name.
+/// Latest time in a certificate, 31 December 9999 (RFC 5280 section 4.1.2.5).
 const YEAR_9999: u64 = 253_402_300_799;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Valid from January to March 2026.
+    /// Returns a certificate that is valid from January to March 2026.
     fn certificate() -> rcgen::Certificate {
         let mut params = rcgen::CertificateParams::new(vec!["hub.example.org".to_owned()]).unwrap();
         params.not_before = rcgen::date_time_ymd(2026, 1, 1);
@@ -406,9 +417,10 @@ mod tests {
         let mut keeper = Keeper {
             config: AcmeConfig::for_names(&["hub.example.org"]),
             file: PathBuf::new(),
-            shown: Shown::new(&hawser_config::identity::Identity::generate().unwrap(), None).unwrap(),
+            shown: PresentedCertificate::new(&hawser_config::identity::Identity::generate().unwrap(), None)
+                .unwrap(),
             told: Arc::default(),
-            kept: Kept::default(),
+            kept: InheritedDescriptor::default(),
             has_ordered: false,
         };
         assert_eq!(keeper.due(), 0, "there is none");

@@ -1,4 +1,4 @@
-//! Two sessions of a client, with packets as a TUN gives them.
+//! Tests of two sessions of a client, with packets in the form of a TUN device.
 
 use hawser_linux::direct::{Match, Protocol};
 use hawser_proto::path::{Config, Probing};
@@ -34,7 +34,7 @@ fn sessions(all: &[SessionId]) -> Sessions {
     sessions
 }
 
-/// A packet of a protocol from a port, with these flags if it is TCP's.
+/// Returns a packet of a protocol from a port, with these TCP flags.
 fn packet(protocol: u8, port: u16, flags: u8) -> [u8; 40] {
     let mut packet = [0; 40];
     packet[0] = 0x45;
@@ -49,7 +49,7 @@ fn packet(protocol: u8, port: u16, flags: u8) -> [u8; 40] {
     packet
 }
 
-/// Through which session a packet has gone.
+/// Returns the session that sent a packet.
 fn through(sessions: &mut Sessions, packet: [u8; 40]) -> Option<SessionId> {
     let held = |sessions: &Sessions| -> Vec<_> {
         let all = sessions.all.iter();
@@ -74,7 +74,7 @@ fn udp(sessions: &mut Sessions, port: u16) -> Option<SessionId> {
     through(sessions, packet(protocol::UDP, port, 0))
 }
 
-/// Gives a session a path that has answered.
+/// Adds a path that has answered to a session.
 fn connect(sessions: &mut Sessions, name: SessionId) {
     let path = PathId(0);
     sessions.with(name, |session| {
@@ -130,7 +130,7 @@ fn connections_go_on_in_another_session_with_their_hub() {
     sessions.begin_with(B);
     assert_eq!(tcp(&mut sessions, 1, ACK), Some(A));
     sessions.remove(A);
-    // Who it is for is not known yet.
+    // The flow of the packet is not known yet.
     assert_eq!(tcp(&mut sessions, 1, ACK), Some(B));
     sessions.add(NEXT, Role::Client, &[], NOW);
     sessions.go_on_with(NEXT);
@@ -138,7 +138,7 @@ fn connections_go_on_in_another_session_with_their_hub() {
         assert_eq!(tcp(&mut sessions, port, ACK), Some(name), "{port}");
     }
     assert_eq!(tcp(&mut sessions, 4, SYN), Some(B));
-    // One that is gone for good leaves nothing to the next one.
+    // A permanently removed session passes nothing to the next one.
     sessions.remove(NEXT);
     sessions.add(A, Role::Client, &[], NOW);
     sessions.begin_with(A);
@@ -177,7 +177,7 @@ fn what_is_no_connection_stays_while_a_path_leads_there() {
     assert_eq!(udp(&mut sessions, 2), Some(B), "it has begun since");
 }
 
-/// The destination of all packets here, and what holds it.
+/// Destination of all packets here.
 const TO: [u8; 4] = [203, 0, 113, 2];
 fn nets(all: &[(u8, bool)]) -> Destinations {
     let net = |(prefix, is_chosen): &(u8, bool)| rule(vec![Net::new(TO, *prefix)], *is_chosen);
@@ -221,7 +221,7 @@ fn what_rules_choose_begins_in_the_other_session_while_a_path_of_it_works() {
     for (port, its) in [(1, A), (2, A), (3, B)] {
         assert_eq!(udp(&mut sessions, port), Some(its), "port {port}");
     }
-    // The first network decides; what has begun stays.
+    // The first network decides; existing connections remain.
     sessions.set_destinations(B, &nets(&[(32, false), (8, true)]));
     assert_eq!(tcp(&mut sessions, 5, SYN), Some(A));
     sessions.set_destinations(B, &no_more());
@@ -292,19 +292,19 @@ fn a_connection_that_is_placed_goes_there_whatever_its_destination() {
         destination_port: 80,
     };
     sessions.set_destinations(B, &no_more());
-    sessions.place(B, flow(1));
+    sessions.assign(B, flow(1));
     assert_eq!(tcp(&mut sessions, 1, SYN), Some(B));
     assert_eq!(tcp(&mut sessions, 1, SYN), Some(B), "the same once more");
     assert_eq!(tcp(&mut sessions, 2, SYN), Some(A));
     sessions.set_destinations(B, &nets(&[(32, true)]));
-    sessions.place(A, flow(3));
+    sessions.assign(A, flow(3));
     assert_eq!(tcp(&mut sessions, 3, SYN), Some(A));
     assert_eq!(tcp(&mut sessions, 4, SYN), Some(B));
     for (port, its) in [(1, B), (2, A), (3, A), (4, B)] {
         assert_eq!(tcp(&mut sessions, port, ACK), Some(its), "port {port}");
     }
-    // Only the newest are remembered.
-    (0..MOST_PLACED).for_each(|port| sessions.place(B, flow(100 + port as u16)));
+    // Only the newest assignments are stored.
+    (0..MAX_PLACED).for_each(|port| sessions.assign(B, flow(100 + port as u16)));
     assert_eq!(tcp(&mut sessions, 3, SYN), Some(B));
 }
 
@@ -319,7 +319,8 @@ fn a_chosen_session_that_is_gone_leaves_all_to_the_one_in_use() {
     tcp(&mut sessions, 2, SYN);
     sessions.remove(B);
     assert_eq!(tcp(&mut sessions, 3, SYN), Some(A));
-    // Its hub begins another: what began there goes on there, what began since then does not.
+    // Its hub starts another session: connections that began there continue in it, newer ones do
+    // not.
     sessions.add(NEXT, Role::Client, &[], NOW);
     sessions.go_on_with(NEXT);
     connect(&mut sessions, NEXT);
@@ -333,7 +334,7 @@ fn a_chosen_session_that_is_gone_leaves_all_to_the_one_in_use() {
     for (port, its) in [(1, A), (2, NEXT), (3, A), (4, A), (5, NEXT)] {
         assert_eq!(tcp(&mut sessions, port, ACK), Some(its), "port {port}");
     }
-    // Another one in its place, of which nobody says that it is the same hub.
+    // Another session replaces it, which may be with another hub.
     sessions.remove(NEXT);
     sessions.add(B, Role::Client, &[], NOW);
     connect(&mut sessions, B);
@@ -342,7 +343,7 @@ fn a_chosen_session_that_is_gone_leaves_all_to_the_one_in_use() {
     for (port, its) in [(1, A), (2, A), (5, A), (6, B)] {
         assert_eq!(tcp(&mut sessions, port, ACK), Some(its), "port {port}");
     }
-    // It takes over: all begins there, and the rules go with the other session.
+    // It takes over: all flows begin there, and the rules end with the other session.
     sessions.begin_with(B);
     assert_eq!(tcp(&mut sessions, 7, SYN), Some(B));
     connect(&mut sessions, A);
@@ -367,7 +368,7 @@ fn connections_of_the_hub_in_use_go_on_in_its_next_session() {
         assert_eq!(tcp(&mut sessions, port, ACK), Some(name), "port {port}");
     }
     assert_eq!(tcp(&mut sessions, 5, SYN), Some(NEXT));
-    // The other one takes over: what has been lost is lost.
+    // The other one takes over; the lost connections do not return.
     sessions.remove(NEXT);
     sessions.begin_with(B);
     for port in 1..6 {
@@ -397,17 +398,17 @@ fn connections_that_are_remembered_are_bounded() {
     let mut sessions = sessions(&[A, B]);
     sessions.begin_with(B);
     let mut choice = std::mem::take(&mut sessions.choice);
-    for address in 0..MOST as u32 + 10 {
+    for address in 0..MAX as u32 + 10 {
         let mut packet = packet(protocol::TCP, 1, SYN);
         packet[16..20].copy_from_slice(&address.to_be_bytes());
         choice.of(&packet, &sessions.all);
     }
-    assert!(choice.begun.len() <= MOST);
+    assert!(choice.begun.len() <= MAX);
 }
 
 proptest! {
-    /// Whatever changes, a packet goes to a session that is there, and one of a connection to where
-    /// its SYN went for as long as that is there.
+    /// For any sequence of changes, a packet uses an existing session, and a packet of a connection
+    /// uses the session of its SYN while that exists.
     #[test]
     fn goes_where_it_began(steps in prop::collection::vec((0_u8..7, 0_u64..3, 0_u16..6), 1..200)) {
         let mut sessions = sessions(&[]);
@@ -415,7 +416,7 @@ proptest! {
         for (what, which, port) in steps {
             let name = SessionId(which);
             match what {
-                // As a client does: two at once at most.
+                // A client has at most two concurrent sessions.
                 0 if sessions.all.len() < 2 && !sessions.all.contains_key(&name) => {
                     sessions.add(name, Role::Client, &[], NOW);
                 }

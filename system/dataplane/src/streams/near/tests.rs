@@ -1,4 +1,4 @@
-//! Connections with packets as a TUN gives them.
+//! Tests of connections with packets as a TUN device delivers them.
 
 use super::*;
 use hawser_wire::inner::tcp_flag;
@@ -11,7 +11,7 @@ fn name(number: u32) -> StreamName {
     (SessionId(1), StreamId::new(number).expect("a legal number"))
 }
 
-/// A packet behind its virtio header, with a partial checksum.
+/// A packet after its virtio header, with a partial checksum.
 fn packet(from: &str, to: &str, flags: u8) -> Vec<u8> {
     let (from, to): (SocketAddr, SocketAddr) =
         (from.parse().expect("an address"), to.parse().expect("an address"));
@@ -164,4 +164,19 @@ fn connections_that_are_over_are_forgotten_once_they_are_idle() {
     let (mut near, _) = asked();
     near.handle_session_closed(SessionId(1));
     assert_eq!(near.len(), 0);
+}
+
+/// Requests that the previous hub has not answered go to the next one; answered requests stay.
+#[test]
+fn what_another_session_has_not_answered_may_be_asked_again() {
+    let (mut near, syn) = asked();
+    assert!(near.take_asking_elsewhere(SessionId(1)).is_empty());
+    assert_eq!(near.take_asking_elsewhere(SessionId(2)), [(name(0), syn.clone())]);
+    assert_eq!(near.len(), 0);
+    let mut again = syn;
+    assert!(matches!(near.handle_packet(&mut again, BEGIN), Found::Asks(..)));
+    let (mut near, _) = asked();
+    near.handle_answer(name(0), Outcome::Connected, BEGIN);
+    assert!(near.take_asking_elsewhere(SessionId(2)).is_empty());
+    assert_eq!(near.len(), 1);
 }

@@ -16,7 +16,8 @@ fn ran(queue_ms: u64, loses_one_in: u64, seconds: u64) -> Ran {
 #[test]
 fn it_goes_through_its_states_and_keeps_a_deep_queue_short() {
     let ran = ran(1_000, 0, 12);
-    // What was drained is as little as cruising asks for: the way down is over at once.
+    // The drained queue is already within the target of the cruise phase, so the down phase ends at
+    // once.
     let begin = ["startup", "drain", "probe-bw-cruise"];
     assert!(ran.states.starts_with(&begin), "{:?}", ran.states);
     for state in ["probe-bw-refill", "probe-bw-up", "probe-bw-down", "probe-rtt"] {

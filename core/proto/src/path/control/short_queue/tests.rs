@@ -1,7 +1,7 @@
 use super::*;
 use crate::path::FULL_PACKET;
 use crate::path::control::Control;
-use crate::path::control::tests::{measured, new, run, run_beside};
+use crate::path::control::tests::{measured, new, run, run_with_client};
 use crate::path::delay::Measured;
 
 #[test]
@@ -105,7 +105,7 @@ fn takes_its_share_of_a_queue_that_others_fill_and_empties_it_when_they_go() {
     let link = |_| Rate::from_mbps(20);
     let delay = Duration::from_millis(20);
     // The rival needs 34 packets to fill the link; the others stand in its queue.
-    let (rate, _) = run_beside(
+    let (rate, _) = run_with_client(
         &mut model,
         link,
         |second| if second < 2 { 0 } else { RIVAL },
@@ -117,7 +117,7 @@ fn takes_its_share_of_a_queue_that_others_fill_and_empties_it_when_they_go() {
 
     let mut model = new(Control::ShortQueue, None);
     let rival = |second| if (2..12).contains(&second) { RIVAL } else { 0 };
-    let (rate, queue) = run_beside(&mut model, link, rival, delay, 24);
+    let (rate, queue) = run_with_client(&mut model, link, rival, delay, 24);
     assert!(rate > Rate::from_mbps(18), "{rate} alone again");
     assert!(queue < Duration::from_millis(40), "queue {queue:?} alone again");
 }
