@@ -13,7 +13,8 @@ mod program;
 use std::fmt::Display;
 use std::io::Write;
 use std::panic::Location;
-use std::time::Duration;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
 
 pub use command::{Daemon, Pings, good, run};
 pub use kernel::{Kernel, require_kernel};
@@ -33,6 +34,22 @@ pub const LIST: &str = "HAWSER_TEST_SKIPS";
 /// It does not specify a required speed: it is a hundred times what an idle machine needs, so that
 /// tests pass on a busy machine. Rates and times are measured by benchmarks and in virtual time.
 pub const GIVE_UP: Duration = Duration::from_secs(120);
+
+/// Waits for the end of a process, and returns how it ended.
+///
+/// # Panics
+/// If it does not end within [`GIVE_UP`], or is not a child of the caller.
+#[track_caller]
+pub fn wait_for_end(process: &mut Child) -> ExitStatus {
+    let deadline = Instant::now() + GIVE_UP;
+    loop {
+        if let Some(status) = process.try_wait().expect("a child") {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "the process does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
 
 /// Reports that the calling test cannot run here, and the reason; the caller returns after it.
 ///

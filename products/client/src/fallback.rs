@@ -119,6 +119,13 @@ impl Fallback {
             .min()
     }
 
+    /// Handles the outcome of an attempt at the hub over a network.
+    pub(super) fn handle_attempt(&mut self, id: NetworkId, is_refused: bool) {
+        if let Some(needs) = self.needs.get_mut(&id) {
+            needs.is_refused = is_refused;
+        }
+    }
+
     /// Returns the path over TLS of a network.
     pub(super) fn twin(&self, id: NetworkId) -> Option<NetworkId> {
         self.tls_paths.get(&id)?.twin
@@ -366,6 +373,9 @@ struct Needs {
     /// Time at which it was last known to be policed.
     policed_at: Option<Instant>,
     is_policed: bool,
+    /// Set if the last attempt at the hub was refused: an answer over UDP, although the network has
+    /// no session.
+    is_refused: bool,
     /// Earliest time of the next attempt after a local failure.
     retry_at: Option<Instant>,
 }
@@ -376,6 +386,7 @@ impl Needs {
             silence: Judge::new(now),
             policed_at: None,
             is_policed: false,
+            is_refused: false,
             retry_at: None,
         }
     }
@@ -391,7 +402,7 @@ impl Needs {
         if since.is_some_and(|since| since >= UNPOLICED_FOR) {
             self.policed_at = None;
         }
-        if self.silence.judge(is_heard, now) {
+        if self.silence.judge(is_heard || self.is_refused, now) {
             Some(Cause::Blocked)
         } else {
             self.policed_at.map(|_| Cause::Policed)
@@ -522,6 +533,18 @@ mod tests {
         assert_eq!(needs.poll_timeout(), Some(until));
         assert_eq!(needs.judge(true, false, until), None);
         assert_eq!(needs.poll_timeout(), None);
+    }
+
+    #[test]
+    fn a_refusal_is_an_answer_over_udp() {
+        let start = Instant::now();
+        let mut needs = Needs::new(start);
+        needs.is_refused = true;
+        assert_eq!(needs.judge(false, false, start + 2 * SILENT_FOR), None);
+        needs.is_refused = false;
+        assert_eq!(needs.judge(false, false, start + 2 * SILENT_FOR + ms(1)), None);
+        let at = start + 3 * SILENT_FOR + ms(1);
+        assert_eq!(needs.judge(false, false, at), Some(Cause::Blocked));
     }
 
     #[test]

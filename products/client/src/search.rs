@@ -48,6 +48,10 @@ impl Client {
     }
 
     pub(super) async fn on_happened(&mut self, happened: Happened) -> anyhow::Result<Next> {
+        if let Happened::Outcome((_, network, outcome)) = &happened {
+            let is_refused = matches!(outcome, Err(ConnectError::Refused(_)));
+            self.fallback.handle_attempt(*network, is_refused);
+        }
         match happened {
             Happened::Heard => {}
             Happened::Lost(why) => self.lose_line(&why),

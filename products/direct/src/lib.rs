@@ -77,7 +77,7 @@ use hawser_host::usage::Usage;
 use hawser_host::{history, metrics};
 use hawser_linux::bpf::{self, Becomes, SocketOptions};
 use hawser_linux::direct::{Intent, Ruleset, TABLE, mark};
-use hawser_linux::netlink::{Network, Watch, counted_devices};
+use hawser_linux::netlink::{Network, Watch};
 use hawser_linux::switch::set_mtu;
 use hawser_linux::system::{System, SystemError};
 use hawser_linux::tun::Tun;
@@ -334,6 +334,9 @@ impl Direct {
                 self.on_networks(self.seen.clone()).await?;
             }
             self.follow_links().await;
+            if self.now() >= self.next_sample && self.tun.as_ref().is_some_and(Tun::has_gone) {
+                bail!("another program has removed {}", self.config.interface.0);
+            }
             self.on_time();
             self.follow_devices().await;
             self.apply();
@@ -621,17 +624,6 @@ impl Direct {
         candidates.extend(hubs.filter_map(|way| Some((way, tunnel.clone()?))));
         self.rules.handle_facts(known.device);
         self.rules.handle_networks(candidates, now);
-    }
-
-    /// Samples the traffic of every network.
-    fn sample(&mut self, now: Instant) {
-        match counted_devices() {
-            Ok(devices) => {
-                self.networks.handle_counters(&devices, now);
-                self.usage.borrow_mut().handle_devices(&devices, |_| true, now);
-            }
-            Err(error) => tracing::debug!(%error, "cannot read the traffic of the networks"),
-        }
     }
 
     /// Applies changed rules to the kernel, and releases flows that are due.

@@ -1,14 +1,27 @@
-//! Consequences of an exhausted quota and of roaming: a notice for the user, and a network that is
-//! disabled, permanently or while others work.
+//! Usage of the networks, and the consequences of an exhausted quota and of roaming: a notice for
+//! the user, and a network that is disabled, permanently or while others work.
 
 use hawser_config::QuotaAction;
 use hawser_host::devices::{is_barred, roaming_notice, unreported_notice};
+use hawser_linux::netlink::counted_devices;
 use hawser_steer::quota::Level;
-use hawser_units::Duration;
+use hawser_units::{Duration, Instant};
 
 use super::Direct;
 
 impl Direct {
+    /// Counts the traffic of every network.
+    pub(super) fn sample(&mut self, now: Instant) {
+        match counted_devices() {
+            Ok(devices) => {
+                self.networks.handle_counters(&devices, now);
+                let is_network = |name: &str| self.networks.by_name(name).is_some();
+                self.usage.borrow_mut().handle_devices(&devices, is_network, now);
+            }
+            Err(error) => tracing::debug!(%error, "cannot read the traffic of the networks"),
+        }
+    }
+
     /// Warns when a quota is nearly used up, disables the network when it is, and enables it when
     /// the quota's next period begins. Disables networks whose modem roams, if it is not to be used
     /// there.

@@ -132,6 +132,9 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let _claim = HubClaim::take(&options.dir, &options.run_dir)?;
     let identity = Identity::load_or_create(&options.dir.join(KEY))?;
     let store = share_store(&options.dir, &config, &identity).await?;
+    for notice in store.notices() {
+        tracing::warn!("{notice}");
+    }
     let mut system = System::open(&run_dir.journal())
         .await
         .context("cannot prepare the system (are you root?)")?;

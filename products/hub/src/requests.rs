@@ -126,7 +126,7 @@ impl Hub {
         let mut all: Vec<_> = self.firewalls.iter().map(drops).collect();
         all.extend(self.connections.notice());
         all.extend(self.reach.notices());
-        all.extend(self.store.trouble());
+        all.extend(self.store.notices());
         (!all.is_empty()).then(|| all.join("; "))
     }
 }

@@ -45,7 +45,8 @@ pub(super) async fn share_store(
     identity: &Identity,
 ) -> anyhow::Result<SharedStore> {
     let Some(store) = config.store.clone() else {
-        return Ok(SharedStore::new(open_store(dir, config)?));
+        // A damaged file excludes only its own client.
+        return Ok(SharedStore::new(open_damaged_store(dir, config)?));
     };
     let (pools, own, endpoints) = (config.pools(), identity.hash(), config.addresses());
     let opened = tokio::task::spawn_blocking(move || SharedStore::of_fleet(&store, pools, own, &endpoints));

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use hawser_host::control_socket::{Request, ask, is_alive};
 use hawser_host::run_dir::{self, RunDir};
+use hawser_linux::journal::Journal;
 use hawser_linux::system::System;
 use serde_json::Value;
 
@@ -93,7 +94,14 @@ pub(crate) fn end(place: &Path) -> anyhow::Result<Option<&'static str>> {
         anyhow::Ok(())
     })?;
     if run_dir.journal().exists() {
-        bail!("some changes could not be undone (see above): are you root?");
+        let journal = run_dir.journal();
+        match Journal::open(&journal) {
+            Ok(left) if left.entries().is_empty() => bail!(
+                "{} lists changes of another version of Hawser, or is damaged: run `hawser down` of that version, or restart the machine",
+                journal.display()
+            ),
+            _ => bail!("some changes could not be undone (see above): are you root?"),
+        }
     }
     Ok(Some("was not running; undid the changes that it had left"))
 }

@@ -34,4 +34,11 @@ impl Pool {
     pub fn numbers(&self) -> std::ops::Range<u32> {
         2..(1_u32 << (32 - u32::from(self.v4.1))) - 1
     }
+
+    /// Returns whether a client may have this IPv4 address.
+    #[must_use]
+    pub fn has_client(&self, address: Ipv4Addr) -> bool {
+        let number = address.to_bits().checked_sub(self.v4.0.to_bits());
+        number.is_some_and(|number| self.numbers().contains(&number))
+    }
 }

@@ -96,7 +96,8 @@ pub fn check_hub_secrecy(path: &Path, config: &HubConfig) -> anyhow::Result<()> 
     refuse_readers(path, is_secret.then_some("a database's password"))
 }
 
-fn refuse_readers(path: &Path, secret: Option<&str>) -> anyhow::Result<()> {
+/// Rejects a file with this `secret`, in words, that other users may read.
+pub(crate) fn refuse_readers(path: &Path, secret: Option<&str>) -> anyhow::Result<()> {
     let is_open = || std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0);
     match secret {
         Some(secret) if is_open() => anyhow::bail!(

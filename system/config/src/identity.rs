@@ -17,6 +17,7 @@ use rustls::sign::CertifiedKey;
 use zeroize::Zeroizing;
 
 use crate::atomic_file;
+use crate::files::refuse_readers;
 
 pub use code::Code;
 pub use sign::{Signer, has_signed};
@@ -123,15 +124,19 @@ impl Identity {
     /// Loads the key pair from the file `path`; creates and saves it if the file does not exist.
     ///
     /// # Errors
-    /// If the file cannot be read or written, or has other contents.
+    /// If the file cannot be read or written, has other contents, or other users may read it.
     pub fn load_or_create(path: &Path) -> anyhow::Result<Self> {
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::from_pem(&Zeroizing::new(text)).with_context(|| {
-                format!(
-                    "{} contains no key: restore the file, or remove it and enrol again",
-                    path.display()
-                )
-            }),
+            Ok(text) => {
+                let identity = Self::from_pem(&Zeroizing::new(text)).with_context(|| {
+                    format!(
+                        "{} contains no key: restore the file, or remove it and enrol again",
+                        path.display()
+                    )
+                })?;
+                refuse_readers(path, Some("a private key"))?;
+                Ok(identity)
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let identity = Self::generate()?;
                 // A daemon and a command may both create the key; the first file counts.
@@ -199,6 +204,9 @@ const PEM_END: &str = "-----END PRIVATE KEY-----";
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -211,6 +219,19 @@ mod tests {
         assert_eq!(first.derive("x"), second.derive("x"));
         assert_ne!(first.derive("x"), first.derive("y"));
         assert_ne!(first.hash(), Identity::generate().unwrap().hash());
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("identity.key");
+        Identity::load_or_create(&path).unwrap();
+        let allow = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        allow(0o640);
+        let error = Identity::load_or_create(&path).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+        allow(0o600);
+        Identity::load_or_create(&path).unwrap();
     }
 
     #[test]

@@ -230,6 +230,25 @@ impl ClientStore {
         self.known.damage.as_deref()
     }
 
+    /// Returns what keeps clients out or without a way to the Internet, with the remedy of each.
+    #[must_use]
+    pub fn defects(&self) -> Vec<String> {
+        let mut all: Vec<_> = self.damage().map(str::to_owned).into_iter().collect();
+        let is_outside = |client: &&Client| !self.pool.has_client(client.inner_v4);
+        let mut outside = self.iter().filter(is_outside);
+        if let Some(first) = outside.next() {
+            let others = match outside.count() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            all.push(format!(
+                "the pool in hub.toml does not contain {}, the address of {}{others}: restore the pool, or revoke such clients and invite them again",
+                first.inner_v4, first.name
+            ));
+        }
+        all
+    }
+
     /// Returns all clients, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Client> {
         self.known.clients.values()
@@ -559,10 +578,13 @@ impl SharedStore {
         self.fleet.as_ref().is_some_and(Fleet::is_expired)
     }
 
-    /// Returns a text for the operator while the database of a fleet does not answer.
+    /// Returns texts for the operator: the defects of the clients' records, and that the database of
+    /// a fleet does not answer.
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        self.fleet.as_ref().and_then(Fleet::notice)
+    pub fn notices(&self) -> Vec<String> {
+        let mut all = self.lock().defects();
+        all.extend(self.fleet.as_ref().and_then(Fleet::notice));
+        all
     }
 
     /// Confirms to the other hubs of a fleet that this hub has checked its sessions against the

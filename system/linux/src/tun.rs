@@ -105,11 +105,7 @@ impl Tun {
     /// [`TunError`]: the descriptor is of another kind, or does not accept the MTU; it is closed.
     pub fn adopt(descriptor: OwnedFd, wanted: &str, mtu: u16, count: u32) -> Result<Self, TunError> {
         let file = File::from(descriptor);
-        let mut request = interface_request("");
-        // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel writes only
-        // within it.
-        let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNGETIFF, &raw mut request) };
-        check(result).map_err(|_| TunError::Foreign)?;
+        let request = attached(&file).map_err(|_| TunError::Foreign)?;
         // SAFETY: the kernel has filled in the flags; any bits are valid.
         let flags = unsafe { request.ifr_ifru.ifru_flags };
         let kind = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as c_short;
@@ -197,6 +193,12 @@ impl Tun {
         &self.name
     }
 
+    /// Returns whether another program has removed the interface, without reading a packet.
+    #[must_use]
+    pub fn has_gone(&self) -> bool {
+        attached(&self.file).is_err_and(|error| is_removed(&error))
+    }
+
     /// Reads one packet after its virtio header; `None` if none is available. `buffer` should have
     /// [`READ_LEN`] bytes.
     ///
@@ -232,6 +234,16 @@ impl AsFd for Tun {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Returns name and flags of the interface of a descriptor.
+fn attached(file: &File) -> io::Result<libc::ifreq> {
+    let mut request = interface_request("");
+    // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel writes only within
+    // it.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNGETIFF, &raw mut request) };
+    check(result)?;
+    Ok(request)
 }
 
 /// Returns whether an error of [`Tun::read`] means that another program has removed the interface.

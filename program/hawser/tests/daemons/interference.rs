@@ -402,14 +402,7 @@ fn a_daemon_whose_interface_is_removed_ends_with_an_error() {
     world.wait("up", is_up);
     for (side, interface, daemon) in [("c", "hawser0", &mut client), ("h", "hawserhub0", &mut hub)] {
         world.ip(&world.namespace(side), &format!("link del {interface}"));
-        let deadline = Instant::now() + hawser_testing::GIVE_UP;
-        let status = loop {
-            match daemon.0.try_wait().unwrap() {
-                Some(status) => break status,
-                None if Instant::now() > deadline => panic!("{side} does not end"),
-                None => std::thread::sleep(Duration::from_millis(50)),
-            }
-        };
+        let status = hawser_testing::wait_for_end(&mut daemon.0);
         assert!(!status.success(), "{side}: {status}");
     }
 }

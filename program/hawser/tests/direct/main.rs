@@ -275,6 +275,24 @@ fn a_start_after_a_crash_takes_over_and_still_ends_clean() {
 }
 
 #[test]
+fn a_daemon_whose_interface_is_removed_undoes_its_changes_and_ends() {
+    let Some(world) = World::new() else { return };
+    let before = world.system();
+    let mut daemon = world.up();
+    let mut remove = world.client.command("ip");
+    assert!(
+        remove
+            .args(["link", "del", "hawser0"])
+            .status()
+            .expect("ip runs")
+            .success()
+    );
+    let status = hawser_testing::wait_for_end(&mut daemon.0);
+    assert!(!status.success(), "{status}");
+    assert_eq!(world.system(), before);
+}
+
+#[test]
 fn rules_decide_and_a_reload_changes_them() {
     let Some(world) = World::new() else { return };
     world.write_config(&format!(

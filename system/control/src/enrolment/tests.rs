@@ -116,10 +116,39 @@ fn a_damaged_file_is_named_and_keeps_its_own_client_out() {
     assert_eq!(authorise(&shared, None, bob, now), Err(Refusal::NotEnrolled));
     let damage = shared.lock().damage().unwrap().to_owned();
     assert!(damage.contains("bob.toml is damaged"), "{damage}");
+    assert_eq!(shared.notices(), [damage]);
     assert!(ClientStore::open(&path, pool(16)).is_err());
     assert!(store.invite("carol", WEEK, now).is_err(), "with whose addresses?");
     store.revoke("bob").unwrap();
     assert!(store.invite("carol", WEEK, now).is_ok());
+}
+
+#[test]
+fn clients_outside_a_changed_pool_are_named() {
+    let (dir, mut store) = store(16);
+    let now = SystemTime::now();
+    for name in ["alice", "bob", "carol"] {
+        store.invite(name, WEEK, now).unwrap();
+    }
+    assert_eq!(store.defects(), [""; 0]);
+    let other = Pool {
+        v4: (Ipv4Addr::new(10, 77, 0, 0), 24),
+        v6: None,
+    };
+    let moved = ClientStore::open(&dir.path().join("clients"), other).unwrap();
+    let [defect] = moved.defects().try_into().unwrap();
+    let first = store.by_name("alice").unwrap().inner_v4;
+    assert!(
+        defect.contains(&format!("{first}, the address of alice and 2 more")),
+        "{defect}"
+    );
+    // A smaller pool with the same network address.
+    let smaller = ClientStore::open(&dir.path().join("clients"), pool(30)).unwrap();
+    let [defect] = smaller.defects().try_into().unwrap();
+    assert!(
+        defect.contains("and 1 more") || defect.contains("of carol:"),
+        "{defect}"
+    );
 }
 
 #[test]

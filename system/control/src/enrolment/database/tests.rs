@@ -523,7 +523,7 @@ async fn a_hub_serves_nobody_when_the_server_is_away_for_longer_than_it_may() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(shared.authorise(None, key, now, true).await, Err(Refusal::Busy));
-    let notice = shared.trouble().unwrap_or_default();
+    let notice = shared.notices().pop().unwrap_or_default();
     assert!(notice.contains("no client is served"), "{notice}");
     tokio::task::block_in_place(|| server.restart());
     let begun = Instant::now();
@@ -531,7 +531,7 @@ async fn a_hub_serves_nobody_when_the_server_is_away_for_longer_than_it_may() {
         assert!(begun.elapsed() < hawser_testing::GIVE_UP, "not served again");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(shared.trouble(), None);
+    assert_eq!(shared.notices(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
