@@ -1,16 +1,17 @@
-//! TCP download from the server to the client, checked to the last byte.
+//! TCP download from the server to the client, checked to the last byte. It continues until its end
+//! is requested, so that changes during it cannot come too late on a busy machine.
 
 use std::hash::Hasher;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hawser_linux::netns::Namespace;
 
-/// Length of the download. Units: bytes.
+/// Minimum length of the download. Units: bytes.
 const LENGTH: u64 = 48 << 20;
 const CHUNK: usize = 64 << 10;
 /// Pause between two chunks: at most 12 MB/s, so that the download takes at least 4 s.
@@ -23,15 +24,28 @@ pub(crate) struct Transfer {
     received: Arc<AtomicU64>,
     /// Longest time without data. Units: microseconds.
     longest_gap: Arc<AtomicU64>,
-    sending: JoinHandle<u64>,
+    /// Hash and length of the sent bytes.
+    sending: JoinHandle<(u64, u64)>,
     receiving: JoinHandle<u64>,
+    end: End,
+}
+
+/// Requests the end of the download when it is dropped.
+struct End(Arc<AtomicBool>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Transfer {
     pub(crate) fn start(server: &Namespace, client: &Namespace) -> Self {
         let received = Arc::new(AtomicU64::new(0));
         let listener = server.run(|| TcpListener::bind(SERVER)).unwrap();
-        let sending = std::thread::spawn(move || send(listener.accept().unwrap().0));
+        let end = End(Arc::default());
+        let is_enough = Arc::clone(&end.0);
+        let sending = std::thread::spawn(move || send(listener.accept().unwrap().0, &is_enough));
         let longest_gap = Arc::new(AtomicU64::new(0));
         let (namespace, count, gap) = (client.clone(), Arc::clone(&received), Arc::clone(&longest_gap));
         let receiving = std::thread::spawn(move || {
@@ -44,6 +58,7 @@ impl Transfer {
             longest_gap,
             sending,
             receiving,
+            end,
         }
     }
 
@@ -61,22 +76,24 @@ impl Transfer {
         self.sending.is_finished()
     }
 
-    /// Waits for the end, and checks that all bytes arrived in order and unchanged.
+    /// Ends the download, and checks that all bytes arrived in order and unchanged.
     pub(crate) fn finish(self) {
-        let sent = self.sending.join().unwrap();
+        drop(self.end);
+        let (sent, length) = self.sending.join().unwrap();
         let received = self.receiving.join().unwrap();
-        assert_eq!(self.received.load(Ordering::Relaxed), LENGTH);
+        assert_eq!(self.received.load(Ordering::Relaxed), length);
         assert_eq!(received, sent, "the hash of what came and of what was sent");
     }
 }
 
-/// Sends bytes without repetitions. Returns their hash.
-fn send(mut stream: TcpStream) -> u64 {
+/// Sends bytes without repetitions, at least [`LENGTH`]. Returns their hash and number.
+fn send(mut stream: TcpStream, is_enough: &AtomicBool) -> (u64, u64) {
     stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     let mut hash = std::hash::DefaultHasher::new();
     let mut state = 1_u64;
     let mut chunk = vec![0; CHUNK];
-    for _ in 0..LENGTH / CHUNK as u64 {
+    let mut length = 0;
+    while length < LENGTH || !is_enough.load(Ordering::Relaxed) {
         for word in chunk.chunks_exact_mut(8) {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
@@ -85,9 +102,10 @@ fn send(mut stream: TcpStream) -> u64 {
         }
         hash.write(&chunk);
         stream.write_all(&chunk).unwrap();
+        length += CHUNK as u64;
         std::thread::sleep(PAUSE);
     }
-    hash.finish()
+    (hash.finish(), length)
 }
 
 fn receive(mut stream: TcpStream, count: &AtomicU64, longest_gap: &AtomicU64) -> u64 {
