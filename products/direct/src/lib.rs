@@ -334,7 +334,7 @@ impl Direct {
                 self.on_networks(self.seen.clone()).await?;
             }
             self.follow_links().await;
-            if self.now() >= self.next_sample && self.tun.as_ref().is_some_and(Tun::has_gone) {
+            if self.now() >= self.next_sample && self.tun.as_ref().is_some_and(Tun::is_detached) {
                 bail!("another program has removed {}", self.config.interface.0);
             }
             self.on_time();

@@ -169,12 +169,6 @@ impl TryFrom<RawRule> for RuleConfig {
                     .to_owned(),
             );
         }
-        if raw.strict && !chooses && raw.via != Some(Via::Direct) {
-            return Err(
-                "strict refuses flows while none of the rule's networks is present: add network = \"wlan0\", or remove strict"
-                    .to_owned(),
-            );
-        }
         if raw.hub.is_some() && raw.via.is_some_and(|via| via != Via::Hub) {
             return Err(
                 "hub = \"hub2.example.org\" applies to flows in the tunnel: remove hub or via".to_owned(),
@@ -210,6 +204,12 @@ impl TryFrom<RawRule> for RuleConfig {
         if rule.hub.is_some() && (!is_open || rule.strict || !rule.is_by_destination()) {
             return Err(
                 "hub = \"hub2.example.org\" needs to, protocol or port, and supports no other condition: add one of them, and remove the others"
+                    .to_owned(),
+            );
+        }
+        if rule.strict && !chooses && !rule.is_via(Via::Direct) {
+            return Err(
+                "strict refuses flows while none of the rule's networks is present: add network = \"wlan0\", or remove strict"
                     .to_owned(),
             );
         }

@@ -1,11 +1,11 @@
 //! Reading of files: errors with file and line, and passwords that only their owner may read.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use crate::secrecy::refuse_readers;
 use crate::{ClientConfig, HubConfig};
 
 /// Reason why a configuration file cannot be used. It is reported before any change of the system.
@@ -94,16 +94,4 @@ pub fn check_secrecy(path: &Path, config: &ClientConfig) -> anyhow::Result<()> {
 pub fn check_hub_secrecy(path: &Path, config: &HubConfig) -> anyhow::Result<()> {
     let is_secret = config.store.as_ref().is_some_and(|store| store.url.is_secret());
     refuse_readers(path, is_secret.then_some("a database's password"))
-}
-
-/// Rejects a file with this `secret`, in words, that other users may read.
-pub(crate) fn refuse_readers(path: &Path, secret: Option<&str>) -> anyhow::Result<()> {
-    let is_open = || std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0);
-    match secret {
-        Some(secret) if is_open() => anyhow::bail!(
-            "{} contains {secret}, and other users can read it: run `chmod 600 {0}`",
-            path.display()
-        ),
-        Some(_) | None => Ok(()),
-    }
 }

@@ -17,7 +17,7 @@ use rustls::sign::CertifiedKey;
 use zeroize::Zeroizing;
 
 use crate::atomic_file;
-use crate::files::refuse_readers;
+use crate::secrecy::refuse_readers;
 
 pub use code::Code;
 pub use sign::{Signer, has_signed};

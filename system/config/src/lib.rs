@@ -48,6 +48,7 @@ mod preference;
 mod radio;
 mod reach;
 mod reload;
+mod secrecy;
 mod store;
 mod streams;
 mod tls;

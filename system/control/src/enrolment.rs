@@ -578,8 +578,8 @@ impl SharedStore {
         self.fleet.as_ref().is_some_and(Fleet::is_expired)
     }
 
-    /// Returns texts for the operator: the defects of the clients' records, and that the database of
-    /// a fleet does not answer.
+    /// Returns texts for the operator: the defects of the clients' records, and that the database
+    /// of a fleet does not answer.
     #[must_use]
     pub fn notices(&self) -> Vec<String> {
         let mut all = self.lock().defects();

@@ -195,7 +195,7 @@ impl Tun {
 
     /// Returns whether another program has removed the interface, without reading a packet.
     #[must_use]
-    pub fn has_gone(&self) -> bool {
+    pub fn is_detached(&self) -> bool {
         attached(&self.file).is_err_and(|error| is_removed(&error))
     }
 

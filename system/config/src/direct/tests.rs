@@ -20,6 +20,11 @@ fn rules_choose_between_the_hub_and_the_networks() {
         let refused = client(&format!("[[rule]]\nvia = \"faster\"\n{more}\n")).unwrap_err();
         assert!(refused.to_string().contains("compares times only"), "{refused}");
     }
+    let refused = client("[[rule]]\nport = 22\nvia = \"hub\"\nstrict = true\n")
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("add network"), "{refused}");
+    assert!(client("[[rule]]\nvia = \"direct\"\nnetwork = \"wlan*\"\nstrict = true\n").is_ok());
     let config = client("[direct]\ndataplane = \"openvswitch\"\n[[rule]]\nvia = \"direct\"\n").unwrap();
     assert!(config.unfit_for_direct().is_none() && config.unfit_for_hub().unwrap().contains("without a hub"));
     let config = client("[[rule]]\ndomain = \"example.org\"\nvia = \"direct\"\n").unwrap();
