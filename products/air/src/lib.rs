@@ -22,6 +22,7 @@
 //! | a card that serves several networks in turn | `slots.rs` |
 //! | contents of `status` | `report.rs` |
 //! | airtime of packets | `airtimes.rs` |
+//! | check of a user's cards, with a report | `check.rs` |
 //!
 //! A newcomer starts with `Keeper::run`.
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@
 mod addresses;
 mod airtimes;
 pub mod cards;
+pub mod check;
 mod choosing;
 mod display;
 mod joining;

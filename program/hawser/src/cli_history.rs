@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::amounts::rate;
 use crate::cli_status::{list, number};
 use crate::directories::Directories;
+use crate::guests::span;
 
 /// Shows rates, round trips and loss of each network over the last hour, day or year.
 ///
@@ -35,11 +36,6 @@ pub(crate) struct HistoryArgs {
     csv: bool,
     #[command(flatten)]
     directories: Directories,
-}
-
-fn span(text: &str) -> Result<Span, String> {
-    text.parse()
-        .map_err(|()| "a time with its unit (s, min, h, d), such as 24h".to_owned())
 }
 
 pub(crate) fn run(args: &HistoryArgs) -> anyhow::Result<ExitCode> {

@@ -1,17 +1,25 @@
 //! `hawser radio`.
 
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use hawser_air as radio;
-use hawser_config::{self as config, ClientConfig};
+use hawser_config::{self as config, ClientConfig, Span};
 use hawser_host::control_socket::{Request, ask, is_alive};
+use hawser_host::finding::Finding;
+use hawser_host::run_dir::Role;
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
 use crate::amounts::rate;
 use crate::cli_status::{list, number, text};
 use crate::directories::Directories;
+use crate::guests::span;
+use crate::logs::LogArgs;
+use crate::runtime::runtime;
 
 /// Shows the Wi-Fi cards: what Hawser can do with each, what limits it, and the joined networks.
 ///
@@ -43,9 +51,31 @@ enum RadioCommand {
     /// Scans all channels for some seconds, and lists the access points: name, channel, signal,
     /// security, and the program that has saved the network. Needs root.
     Scan(How),
+    /// Tests the cards with the known networks in range, and writes a report about cards and
+    /// drivers.
+    ///
+    /// Joins networks as `hawser up` does, asks the router behind each for echoes ten times a
+    /// second, and leaves the networks again. `hawser up` must not run meanwhile. The report names
+    /// cards, drivers and firmware, and no networks or addresses. Needs root.
+    ///
+    /// Fails if a finding is bad.
+    Check(Check),
     /// Sets the number of consecutive slots of a network, if a card serves several channels in turn
     /// (slots = true under [radio]).
     Weight(Weigh),
+}
+
+/// Duration of the test, and the file for the report.
+#[derive(Debug, clap::Args)]
+struct Check {
+    /// Time for which the networks are observed after the last one was joined: 10s to 30min.
+    #[arg(long = "for", value_name = "TIME", default_value = "3min", value_parser = span)]
+    duration: Span,
+    /// File for the report, as JSON.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    how: How,
 }
 
 /// Network, and its share of the card.
@@ -60,18 +90,14 @@ struct Weigh {
 }
 
 pub(crate) fn run(args: &RadioArgs) -> anyhow::Result<ExitCode> {
-    if let Some(RadioCommand::Weight(wanted)) = &args.command {
-        return weigh(wanted);
-    }
     let (is_scan, how) = match &args.command {
+        Some(RadioCommand::Weight(wanted)) => return weigh(wanted),
+        Some(RadioCommand::Check(check)) => return examine(check),
         Some(RadioCommand::Scan(how)) => (true, how),
-        None | Some(RadioCommand::Weight(_)) => (false, &args.how),
+        None => (false, &args.how),
     };
     let config: ClientConfig = config::load_or_default(&how.directories.dir.join("client.toml"))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start")?;
+    let runtime = runtime()?;
     let said = if is_scan {
         runtime.block_on(radio::cards::scan(&config))?
     } else {
@@ -110,6 +136,53 @@ fn weigh(wanted: &Weigh) -> anyhow::Result<ExitCode> {
         say!("{} has {} consecutive slots", wanted.network, wanted.weight)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn examine(args: &Check) -> anyhow::Result<ExitCode> {
+    let listen = args.duration.0;
+    if !(Duration::from_secs(10)..=Duration::from_secs(1_800)).contains(&listen) {
+        bail!("--for is 10s to 30min, for example --for 3min");
+    }
+    if !hawser_linux::process::is_root() {
+        bail!("needs root to join networks: run `sudo hawser radio check`");
+    }
+    let places = &args.how.directories;
+    let socket = places.client_socket();
+    if is_alive(&socket) {
+        bail!("`hawser up` uses the cards: run `hawser down` first");
+    }
+    let mut config: ClientConfig = config::load_or_default(&places.dir.join("client.toml"))?;
+    config.radio.enabled = true;
+    LogArgs::warn()?;
+    let is_watched = std::io::stderr().is_terminal();
+    // Each line replaces the one before (ECMA-48, erase in line).
+    let tell = |line: String| {
+        if is_watched {
+            eprint!("\r{line}\x1b[K");
+        }
+    };
+    let run_dir = places.run_dir(Role::Client);
+    let checked = radio::check::check((&places.dir, &run_dir), &config, listen, tell);
+    let report = runtime()?.block_on(checked);
+    if is_watched {
+        eprintln!();
+    }
+    let report = report?;
+    if let Some(file) = &args.out {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if args.how.json {
+        say!("{}", json!(report))?;
+    } else {
+        let lines: Vec<_> = report.findings.iter().flat_map(Finding::lines).collect();
+        say!("{}", lines.join("\n"))?;
+    }
+    Ok(if report.is_good() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn render(said: &Value) -> String {

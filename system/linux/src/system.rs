@@ -33,8 +33,8 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, Add
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 
 use crate::desired::{Desired, FIRST_PRIORITY, Object, Rule as RoutingRule, Wanted};
+use crate::ethtool;
 use crate::journal::{Entry, Journal};
-use crate::offload;
 pub use error::{SystemError, with_sources};
 pub use keeper::Keeper;
 pub use kill_switch::KillSwitch;
@@ -346,7 +346,7 @@ impl System {
             },
             Entry::FramesApart { device } => {
                 // The device and its settings may have been removed.
-                let _ = offload::set_joins_packets(device, true);
+                let _ = ethtool::set_joins_packets(device, true);
                 Ok(())
             }
             Entry::Sysctl { key, old, new } => {

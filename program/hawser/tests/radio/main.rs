@@ -77,6 +77,43 @@ fn two_protected_access_points_of_one_channel_carry_one_download() {
 
 #[test]
 #[ignore = "slow: make test-all"]
+fn a_check_joins_reports_without_names_and_leaves() {
+    if !protected().enter("a_check_joins_reports_without_names_and_leaves") {
+        return;
+    }
+    let mut world = World::with_hub();
+    world.configure(PASSWORDS);
+    let file = "/run/report.json";
+    let check = ["radio", "check", "--for", "10s", "--json", "--out", file];
+    let text = said(&mut world.hawser(&check));
+    println!("{text}");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    let written = std::fs::read_to_string(file).expect("a report");
+    assert_eq!(report, serde_json::from_str::<Value>(&written).expect("JSON"));
+    let stations = report["stations"].as_array().expect("stations");
+    assert_eq!(stations.len(), 2, "{report}");
+    for station in stations {
+        let echoes = |field: &str| station["echoes"][field].as_u64().expect("a count");
+        assert!(echoes("sent") >= 50 && echoes("answered") > 0, "{station}");
+        assert!(station["joined_after_s"].is_f64() && station["address_after_s"].is_f64());
+    }
+    assert_eq!(report["cards"][0]["driver"], "mac80211_hwsim", "{report}");
+    assert!(!text.contains("home") && !text.contains("office"), "{text}");
+    world.assert_clean();
+    // A client and a check do not share the cards.
+    world.up(PASSWORDS);
+    world.until("a client is up", 20, |status| status["state"] == "up");
+    let refused = world.hawser(&check).output().expect("it starts");
+    let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && reason.contains("hawser down"),
+        "{reason}"
+    );
+    world.down();
+}
+
+#[test]
+#[ignore = "slow: make test-all"]
 fn one_subnet_behind_two_access_points_just_works() {
     let is_inside = Kernel::new()
         .access_point("name=cafe,channel=1,subnet=192.168.1")

@@ -94,13 +94,18 @@ impl World {
         }
     }
 
-    /// Starts the client with that `client.toml`.
-    pub(crate) fn up(&mut self, config: &str) {
+    /// Writes `client.toml`.
+    pub(crate) fn configure(&self, config: &str) {
         fs::create_dir_all(CLIENT).expect("a directory");
         let file = format!("{CLIENT}/client.toml");
         let text = format!("log = \"info\"\n{config}");
         fs::write(&file, text).expect("written");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
+    }
+
+    /// Starts the client with that `client.toml`.
+    pub(crate) fn up(&mut self, config: &str) {
+        self.configure(config);
         let mut command = run(program(), &["up", "--foreground"]);
         command.args(self.invitation.take()).args(places());
         let log = fs::File::options()
@@ -170,6 +175,11 @@ impl World {
         said(&mut self.hawser(&["down"]));
         let ended = self.client.take().expect("it runs").wait().expect("a status");
         assert!(ended.success(), "{ended}");
+        self.assert_clean();
+    }
+
+    /// Checks that no state of a client remains.
+    pub(crate) fn assert_clean(&self) {
         assert_eq!(interfaces(), self.interfaces);
         assert_eq!(supplicants(), 0, "one is left");
         let rules = said(&mut run("nft", &["list", "tables"]));

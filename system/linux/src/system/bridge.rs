@@ -11,7 +11,7 @@ use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 use super::{System, SystemError, refused};
 use crate::direct::openflow::Mac;
 use crate::journal::Entry;
-use crate::{offload, switch};
+use crate::{ethtool, switch};
 
 impl System {
     /// Creates a new Open vSwitch bridge, whose local port is an interface of the same name without
@@ -70,7 +70,7 @@ impl System {
     /// # Errors
     /// The journal cannot be written, or privileges are missing.
     pub fn keep_frames_apart(&mut self, device: &str) -> Result<(), SystemError> {
-        if !offload::joins_packets(device).unwrap_or(false) {
+        if !ethtool::joins_packets(device).unwrap_or(false) {
             // An earlier run may have disabled it: then it must still be enabled at the end.
             let own = |left: &Entry| matches!(left, Entry::FramesApart { device: left } if left == device);
             self.ledger().left.retain(|left| !own(left));
@@ -79,6 +79,6 @@ impl System {
         self.enter(Entry::FramesApart {
             device: device.to_owned(),
         })?;
-        Ok(offload::set_joins_packets(device, false)?)
+        Ok(ethtool::set_joins_packets(device, false)?)
     }
 }
