@@ -3,14 +3,16 @@
 
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use hawser_config::atomic_file;
 use hawser_config::identity::{Identity, random};
 use hawser_config::invitation::{HubAddress, Invitation, InvitedTo};
 use hawser_config::{Net4, Net6, StoreConfig};
-use hawser_control::enrolment::{ClientStore, Unconfirmed, hubs_of_fleet, pool_of_fleet, unconfirmed_hubs};
+use hawser_control::enrolment::{
+    ClientStore, LogEntry, Unconfirmed, hubs_of_fleet, pool_of_fleet, unconfirmed_hubs,
+};
 use hawser_host::control_socket::{Declined, Request, ask};
 use hawser_host::run_dir;
 use serde_json::{Value, json};
@@ -236,7 +238,7 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
     let others = config.store.as_ref().map(|store| hubs_of_fleet(store, hub.key));
     let others = others.transpose()?.unwrap_or_default();
     // This is the last step that can fail, so that every created invitation is printed.
-    let token = store.invite(name, lifetime, std::time::SystemTime::now())?;
+    let token = store.invite(name, lifetime, SystemTime::now())?;
     Ok(Invitation {
         hub,
         others,
@@ -316,6 +318,21 @@ fn take_back(dir: &Path, name: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Returns the logged changes of a hub's clients since a time, the oldest first; of one client if
+/// it is named.
+///
+/// # Errors
+/// If the hub has not been initialised, or the log cannot be read.
+pub fn log(dir: &Path, client: Option<&str>, since: SystemTime) -> anyhow::Result<Vec<LogEntry>> {
+    let config = load(dir)?;
+    let since = since
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let mut all = open_damaged_store(dir, &config)?.log()?;
+    all.retain(|entry| entry.at_unix_s >= since && client.is_none_or(|name| entry.client == name));
+    Ok(all)
+}
+
 /// Returns the clients of a hub, with their state if the hub runs.
 ///
 /// # Errors
@@ -328,7 +345,7 @@ pub fn list(dir: &Path) -> anyhow::Result<Value> {
     }
     let config = load(dir)?;
     let store = open_store(dir, &config)?;
-    let now = std::time::SystemTime::now();
+    let now = SystemTime::now();
     let standings = standings(dir, &usage(dir, false)?)?;
     let clients: Vec<_> = store
         .iter()

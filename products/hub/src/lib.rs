@@ -102,8 +102,8 @@ use wireguard::WireGuardClients;
 pub use access::{Verdict, test_policy};
 pub use accounts::{to_csv, usage};
 pub use commands::{
-    AdmittedPorts, HubInit, Remaining, admitted_ports, drain, init, invite, list, migrate, not_confirmed,
-    remaining, revoke,
+    AdmittedPorts, HubInit, Remaining, admitted_ports, drain, init, invite, list, log, migrate,
+    not_confirmed, remaining, revoke,
 };
 pub use limits::{limit, with_limits};
 pub use reach::{forward, subnet};

@@ -58,6 +58,12 @@ fn steps(history: &Value) -> impl Iterator<Item = (&String, &[Value])> {
     networks.flat_map(|(name, steps)| list(steps).iter().map(move |step| (name, list(step))))
 }
 
+/// Formats a time with its year, such as `2026-11-25 09:41:10`, in the local time zone.
+pub(crate) fn dated_clock(unix_s: u64) -> String {
+    let year = local_time_at(i64::try_from(unix_s).unwrap_or(i64::MAX)).year;
+    format!("{year}-{}", clock(unix_s))
+}
+
 /// Formats a time, such as `11-25 09:41:10`, in the local time zone.
 pub(crate) fn clock(unix_s: u64) -> String {
     let time = local_time_at(i64::try_from(unix_s).unwrap_or(i64::MAX));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use hawser_config::atomic_file;
@@ -10,7 +10,7 @@ use hawser_config::invitation::HubAddress;
 use hawser_config::{
     self as config, AnyNet, ClientNames, HubConfig, Net4, Net6, Span, StoreConfig, StoreUrl,
 };
-use hawser_control::enrolment::{MonthSum, Standing, Subnet};
+use hawser_control::enrolment::{LogEntry, MonthSum, Standing, Subnet};
 use hawser_host::finding::Finding;
 use hawser_host::run_dir::{self, Role};
 use hawser_hub::{self as hub, HubInit, HubOptions, Spread};
@@ -20,6 +20,7 @@ use hawser_units::Service;
 use serde_json::{Value, json};
 
 use crate::amounts::{bytes, cap_of, quota_of, wireguard_of};
+use crate::cli_history::dated_clock;
 use crate::cli_limit::{self, LimitArgs};
 use crate::cli_policy::{self, PolicyArgs};
 use crate::cli_setup::{self, SetupArgs};
@@ -57,6 +58,12 @@ enum HubCommand {
     Revoke(NameArgs),
     /// Lists the clients, and the hubs that share them.
     List(ListArgs),
+    /// Shows the changes of clients: invitations, enrolments, revocations, limits, ports, subnets.
+    ///
+    /// Each change has its time, its author and the machine. The author is the user of the command,
+    /// behind sudo too, and for an enrolment the code of the client's key. Hubs that share a
+    /// database have one log. The newest 8,000 entries are kept at least.
+    Log(LogOfChanges),
     /// Shows the traffic of each client, by month, over all hubs of the fleet.
     ///
     /// Counts bytes of the tunnel, towards the client (down) and from it (up): UDP payload,
@@ -164,6 +171,20 @@ struct DrainArgs {
     /// Ends the drain: the hub serves clients again.
     #[arg(long)]
     off: bool,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    directories: Directories,
+}
+
+#[derive(Debug, clap::Args)]
+struct LogOfChanges {
+    /// Shows only the client of this name.
+    client: Option<String>,
+    /// Time span to show, up to now: 1h, 7d, 365d.
+    #[arg(long, value_name = "TIME", default_value = "365d", value_parser = span)]
+    last: Span,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
@@ -309,6 +330,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         HubCommand::Subnet(args) => subnet(args)?,
         HubCommand::Limit(args) => cli_limit::run(&args)?,
         HubCommand::Policy(args) => return cli_policy::run(&args),
+        HubCommand::Log(args) => log(&args)?,
         HubCommand::Usage(args) => usage(&args)?,
         HubCommand::List(args) => {
             let list = hub::list(&args.directories.dir)?;
@@ -557,6 +579,23 @@ fn table_of_hubs(hubs: &[Value]) -> String {
     };
     let rows: Vec<_> = hubs.iter().map(row).collect();
     columns(&["hub", "state"], &rows, "")
+}
+
+fn log(args: &LogOfChanges) -> anyhow::Result<()> {
+    let since = SystemTime::now().checked_sub(args.last.0).unwrap_or(UNIX_EPOCH);
+    let log = hub::log(&args.directories.dir, args.client.as_deref(), since)?;
+    let row = |entry: &LogEntry| {
+        let time = dated_clock(entry.at_unix_s);
+        let by = format!("{} on {}", entry.by, entry.host);
+        vec![time, entry.client.clone(), entry.change.clone(), by]
+    };
+    let text = if log.is_empty() {
+        "no change was logged in this time".to_owned()
+    } else {
+        let rows: Vec<_> = log.iter().map(row).collect();
+        columns(&["time", "client", "change", "by"], &rows, "")
+    };
+    print(args.json, || json!({ "version": 1, "changes": log }), &text)
 }
 
 fn usage(args: &HubUsageArgs) -> anyhow::Result<()> {

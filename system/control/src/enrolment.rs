@@ -5,6 +5,7 @@
 //! hashes. Other processes may change the storage at any time; a change is decided by the state at
 //! its execution.
 
+mod changes;
 mod confirmation;
 mod database;
 mod directory;
@@ -37,6 +38,7 @@ use self::records::{Edit, Known, QUARANTINE, Records, unknown};
 pub use self::confirmation::{Unconfirmed, unconfirmed_hubs};
 pub use self::fleet::OtherHub;
 pub use self::limits::{ClientLimits, LimitChange, Own, Standing};
+pub use self::records::LogEntry;
 pub use self::subnets::Subnet;
 
 /// Enrolled or invited client.
@@ -210,6 +212,14 @@ impl ClientStore {
         self.generation += u64::from(*changed.as_ref().unwrap_or(&true));
         changed?;
         Ok(outcome.expect("decided"))
+    }
+
+    /// Returns the logged changes of the clients, the oldest first.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    pub fn log(&mut self) -> anyhow::Result<Vec<LogEntry>> {
+        self.records.log()
     }
 
     /// Returns a number that changes whenever the known clients may have changed.

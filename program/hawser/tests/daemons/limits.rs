@@ -218,6 +218,17 @@ fn a_cap_holds_in_both_directions_and_others_are_not_touched() {
     println!("down: {free:.2} Mbit/s without a cap");
     assert!(free > 1.5 * held, "{free}");
     assert!(limits.world.status("c")["limit"].is_null());
+    let log = limits.shown("h", &["hub", "log", "alice"]);
+    let changes = [
+        "invited",
+        "enrolled",
+        "cap 8000000 bit/s",
+        "cap 16000000 bit/s",
+        "cap 8000000 bit/s",
+    ];
+    let lines = log.lines().skip(1).zip(changes);
+    assert!(lines.clone().all(|(line, change)| line.contains(change)), "{log}");
+    assert_eq!(lines.count(), changes.len(), "{log}");
 }
 
 /// The client is old or does not comply: it does not receive the cap.

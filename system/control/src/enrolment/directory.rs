@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,8 +23,9 @@ use hawser_config::{HubService, Size, Speed};
 use hawser_units::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::changes::entries;
 use super::limits::Own;
-use super::records::{Decide, Edit, Freed, Known, QUARANTINE, Records, unknown};
+use super::records::{Decide, Edit, Freed, Known, LogEntry, QUARANTINE, Records, unknown};
 use super::{Client, ClientLimits, Subnet};
 
 /// File of a client.
@@ -226,6 +227,30 @@ impl Directory {
         atomic_file::write(&self.path.join(FREED), text.as_bytes(), 0o600)
     }
 
+    /// Adds entries to the log. The log is not a part of the change: a full disk must not prevent a
+    /// revocation.
+    fn append(&self, entries: &[LogEntry]) {
+        let append = || -> anyhow::Result<()> {
+            let path = self.path.join(LOG);
+            if fs::metadata(&path).is_ok_and(|found| found.len() >= MAX_LOG) {
+                fs::rename(&path, self.path.join(OLD_LOG))?;
+            }
+            let mut text = Vec::new();
+            for entry in entries {
+                // A part of a line that a crash has left spoils no other.
+                text.push(b'\n');
+                serde_json::to_writer(&mut text, entry)?;
+            }
+            let mut options = File::options();
+            let mut file = options.create(true).append(true).mode(0o600).open(&path)?;
+            Ok(file.write_all(&text)?)
+        };
+        if let Err(error) = append() {
+            let error = format!("{error:#}");
+            tracing::warn!(error, ?entries, "cannot log a change of the clients");
+        }
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.path.join(format!("{name}.toml"))
     }
@@ -268,6 +293,7 @@ impl Records for Directory {
         let mut has_changed = self.read(known)?;
         known.freed = self.freed();
         for edit in decide(known)? {
+            let entries = entries(known, &edit, SystemTime::now());
             match &edit {
                 Edit::Put(client) => self.write(client)?,
                 Edit::Remove(name) => {
@@ -275,6 +301,7 @@ impl Records for Directory {
                     self.remove(name, address)?;
                 }
             }
+            self.append(&entries);
             known.apply(edit);
             has_changed = true;
             // If the disk has no room for another byte, the directory's time still indicates the
@@ -284,6 +311,19 @@ impl Records for Directory {
             self.version = if is_known { self.version_on_disk() } else { None };
         }
         Ok(has_changed)
+    }
+
+    fn log(&mut self) -> anyhow::Result<Vec<LogEntry>> {
+        let mut all = Vec::new();
+        for name in [OLD_LOG, LOG] {
+            let path = self.path.join(name);
+            let text = match fs::read_to_string(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.with_context(|| format!("cannot read {}", path.display()))?,
+            };
+            all.extend(text.lines().filter_map(|line| serde_json::from_str(line).ok()));
+        }
+        Ok(all)
     }
 }
 
@@ -347,6 +387,12 @@ fn read<T>(text: Option<&str>, parse: impl FnOnce(&str) -> Option<T>) -> anyhow:
 
 /// File of recently freed addresses: a line for each, with seconds since 1970.
 const FREED: &str = ".freed";
+/// Log of changes, and its file before, beside the files of clients.
+const LOG: &str = ".log";
+const OLD_LOG: &str = ".log.old";
+/// Length from which the next entry begins a new file. Source: our choice, some 8,000 entries of
+/// 130 bytes, and as many in the file before. Units: bytes.
+const MAX_LOG: u64 = 1 << 20;
 /// Word for no limit, regardless of the hub's default.
 const UNLIMITED: &str = "none";
 

@@ -14,7 +14,7 @@ use hawser_steer::quota::{Date, Used};
 use serde_json::{Value, json};
 
 use super::database::{Database, Member, Presence};
-use super::records::{Decide, Known, Records};
+use super::records::{Decide, Known, LogEntry, Records};
 
 /// State of a fleet, shared by the parts of a process.
 #[derive(Clone, Debug)]
@@ -363,6 +363,10 @@ impl Records for View {
     fn change(&mut self, _: &mut Known, _: Decide<'_>) -> anyhow::Result<bool> {
         anyhow::bail!("this copy is read-only: changes are made in the database")
     }
+
+    fn log(&mut self) -> anyhow::Result<Vec<LogEntry>> {
+        anyhow::bail!("this copy has no log: it is in the database")
+    }
 }
 
 /// Writer of a fleet's clients. Its functions block, so they must not be called from a task.
@@ -381,6 +385,10 @@ impl Records for Writer {
         let has_changed = self.database.change(known, decide)?;
         self.fleet.publish(self.database.version, known);
         Ok(has_changed)
+    }
+
+    fn log(&mut self) -> anyhow::Result<Vec<LogEntry>> {
+        self.database.log()
     }
 }
 

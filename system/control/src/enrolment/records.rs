@@ -6,6 +6,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
+
 use super::Client;
 
 /// Known state of the clients.
@@ -36,6 +38,21 @@ impl Known {
             Edit::Remove(name) => drop(clients.remove(&name)),
         }
     }
+}
+
+/// Logged change of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEntry {
+    /// Time, in seconds since the beginning of 1970 (UTC).
+    pub at_unix_s: u64,
+    /// Name of the client.
+    pub client: String,
+    /// Description of the change, such as `enrolled` or `cap 5000000 bit/s`.
+    pub change: String,
+    /// Author: the user of the command, or the code of the client's key for an enrolment.
+    pub by: String,
+    /// Host name of the machine on which it was made.
+    pub host: String,
 }
 
 /// Part of a change.
@@ -70,6 +87,12 @@ pub(super) trait Records: fmt::Debug + Send {
     /// # Errors
     /// The error of `decide`, with no change, or an error of the storage.
     fn change(&mut self, known: &mut Known, decide: Decide<'_>) -> anyhow::Result<bool>;
+
+    /// Returns the logged changes, the oldest first.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    fn log(&mut self) -> anyhow::Result<Vec<LogEntry>>;
 }
 
 /// Returns the error about an unknown client.

@@ -123,6 +123,84 @@ fn a_damaged_file_is_named_and_keeps_its_own_client_out() {
     assert!(store.invite("carol", WEEK, now).is_ok());
 }
 
+/// Changes of a store, and the entries that its log has for them.
+pub(super) fn assert_changes_are_logged(store: &mut ClientStore) {
+    let now = SystemTime::now();
+    store.invite("alice", WEEK, now).unwrap();
+    let token = store.invite("alice", WEEK, now).unwrap();
+    let key = KeyHash([1; 32]);
+    store.enrol(&token.0, key, now).unwrap();
+    // A repeated enrolment changes nothing.
+    store.enrol(&token.0, key, now).unwrap();
+    let cap = LimitChange {
+        cap: Some(Own::At(Rate::from_bps(5_000_000))),
+        ..LimitChange::default()
+    };
+    store.set_limits("alice", cap).unwrap();
+    store.revoke("alice").unwrap();
+    store.invite("bob", WEEK, now).unwrap();
+    store.revoke("bob").unwrap();
+    let log = store.log().unwrap();
+    let shown: Vec<_> = log
+        .iter()
+        .map(|entry| (entry.client.as_str(), entry.change.as_str()))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("alice", "invited"),
+            ("alice", "invited again"),
+            ("alice", "enrolled"),
+            ("alice", "cap 5000000 bit/s"),
+            ("alice", "revoked"),
+            ("bob", "invited"),
+            ("bob", "invitation withdrawn"),
+        ]
+    );
+    assert_eq!(log[2].by, key.code().to_string());
+    assert!(
+        log.iter()
+            .all(|entry| !entry.by.is_empty() && entry.at_unix_s > 1_700_000_000)
+    );
+}
+
+#[test]
+fn changes_are_logged_without_secrets_and_survive_a_crash() {
+    let (dir, mut store) = store(16);
+    assert_changes_are_logged(&mut store);
+    let path = dir.path().join("clients/.log");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(
+        !text.contains("token") && !text.contains(&KeyHash([1; 32]).to_string()),
+        "{text}"
+    );
+    // A crash has left a part of a line; the next entry is complete.
+    fs::write(&path, &text[..text.len() - 10]).unwrap();
+    store.invite("carol", WEEK, SystemTime::now()).unwrap();
+    let log = store.log().unwrap();
+    assert_eq!((log.len(), log[6].client.as_str()), (7, "carol"));
+}
+
+#[test]
+fn a_long_log_continues_in_another_file() {
+    let (dir, mut store) = store(16);
+    store.invite("alice", WEEK, SystemTime::now()).unwrap();
+    let (path, old) = (
+        dir.path().join("clients/.log"),
+        dir.path().join("clients/.log.old"),
+    );
+    let line = fs::read_to_string(&path).unwrap();
+    fs::write(&path, line.repeat((1 << 20) / line.len() + 1)).unwrap();
+    let count = store.log().unwrap().len();
+    store.revoke("alice").unwrap();
+    assert!(old.exists());
+    assert_eq!(store.log().unwrap().len(), count + 1);
+    // A log that cannot be written prevents no change.
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    store.invite("bob", WEEK, SystemTime::now()).unwrap();
+}
+
 #[test]
 fn clients_outside_a_changed_pool_are_named() {
     let (dir, mut store) = store(16);

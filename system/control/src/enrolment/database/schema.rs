@@ -6,7 +6,7 @@ use tokio_postgres::Client as Connection;
 use super::Fault;
 
 /// Migrations that convert the tables of version `n` to version `n + 1`.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     "
     CREATE TABLE hawser_client (
         name text PRIMARY KEY,
@@ -52,6 +52,16 @@ const MIGRATIONS: [&str; 5] = [
     CREATE TABLE hawser_freed (
         inner_v4 text PRIMARY KEY,
         freed_unix_s bigint NOT NULL
+    );
+",
+    "
+    CREATE TABLE hawser_log (
+        id bigserial PRIMARY KEY,
+        at_unix_s bigint NOT NULL,
+        client text NOT NULL,
+        change text NOT NULL,
+        author text NOT NULL,
+        host text NOT NULL
     );
 ",
 ];

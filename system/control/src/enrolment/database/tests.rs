@@ -15,6 +15,7 @@ use hawser_testing::{Postgres, postgres};
 use hawser_units::{Bytes, Rate};
 use hawser_wire::control::Refusal;
 
+use super::super::tests::assert_changes_are_logged;
 use super::super::{
     ClientLimits, ClientStore, LimitChange, MonthSum, Own, SharedStore, unconfirmed_hubs, usage_of_fleet,
 };
@@ -106,6 +107,12 @@ fn other_pools_and_newer_tables_are_refused() {
 }
 
 #[test]
+fn changes_are_logged() {
+    let Some(server) = Postgres::start() else { return };
+    assert_changes_are_logged(&mut open(&server));
+}
+
+#[test]
 fn the_address_of_a_client_that_was_revoked_is_not_given_to_the_next() {
     let Some(server) = Postgres::start() else { return };
     let (mut here, now) = (open(&server), SystemTime::now());
@@ -133,6 +140,7 @@ fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
         "ALTER TABLE hawser_hub DROP COLUMN applied",
         "ALTER TABLE hawser_hub DROP COLUMN stale_s",
         "DROP TABLE hawser_freed",
+        "DROP TABLE hawser_log",
         "UPDATE hawser_store SET version = 2",
     ] {
         server.sql("hawser", statement).unwrap();
