@@ -106,7 +106,7 @@ impl Membership {
                 path.display()
             )
         };
-        let mut first: MembershipFile = toml::from_str(&text).with_context(damaged)?;
+        let mut first: MembershipFile = hawser_config::parse(&path, &text).with_context(damaged)?;
         let others = std::mem::take(&mut first.others);
         let all = std::iter::once(first).chain(others).map(Self::from_file);
         all.collect::<anyhow::Result<_>>().with_context(damaged)

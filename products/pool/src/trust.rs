@@ -49,7 +49,7 @@ impl Trust {
     pub fn load(dir: &Path) -> anyhow::Result<Self> {
         let path = file(dir);
         match fs::read_to_string(&path) {
-            Ok(text) => toml::from_str(&text)
+            Ok(text) => hawser_config::parse(&path, &text)
                 .with_context(|| format!("{} is damaged: repair or remove it", path.display())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),

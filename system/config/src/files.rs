@@ -71,6 +71,7 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigEr
             .filter(|byte| **byte == b'\n')
             .count();
         let message = error.message().lines().collect::<Vec<_>>().join(", ");
+        let message = in_words(&message);
         ConfigError::Content {
             path: path.to_owned(),
             line,
@@ -94,4 +95,65 @@ pub fn check_secrecy(path: &Path, config: &ClientConfig) -> anyhow::Result<()> {
 pub fn check_hub_secrecy(path: &Path, config: &HubConfig) -> anyhow::Result<()> {
     let is_secret = config.store.as_ref().is_some_and(|store| store.url.is_secret());
     refuse_readers(path, is_secret.then_some("a database's password"))
+}
+
+/// Replaces the list of known names by the name that was probably meant, and Rust's types by words.
+fn in_words(message: &str) -> String {
+    if let Some((unknown, known)) = message.split_once(", expected ")
+        && unknown.starts_with("unknown ")
+        && let [_, given, _] = unknown.split('`').collect::<Vec<_>>()[..]
+    {
+        let names = known.split('`').skip(1).step_by(2);
+        let distances = names.map(|name| (strsim::damerau_levenshtein(given, name), name));
+        let nearest = distances
+            .min()
+            .filter(|(distance, _)| 3 * distance <= given.len());
+        if let Some((_, name)) = nearest {
+            return format!("{unknown}: did you mean `{name}`?");
+        }
+    }
+    let types = [
+        ("u8", "a whole number from 0 to 255"),
+        ("u16", "a whole number from 0 to 65535"),
+        ("u32", "a whole number from 0 to 4294967295"),
+        ("u64", "a whole number, not negative"),
+        ("usize", "a whole number, not negative"),
+        ("f64", "a number"),
+    ];
+    let found = types.iter().find_map(|(name, words)| {
+        let before = message.strip_suffix(name)?.strip_suffix("expected ")?;
+        Some(format!("{before}expected {words}"))
+    });
+    found.unwrap_or_else(|| message.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_words;
+
+    #[test]
+    fn the_name_that_was_meant_is_proposed() {
+        let known = "expected one of `cap_up`, `kill_switch`, `mtu`";
+        assert_eq!(
+            in_words(&format!("unknown field `kil_switch`, {known}")),
+            "unknown field `kil_switch`: did you mean `kill_switch`?"
+        );
+        for other in ["foo", "cap", "x"] {
+            let message = format!("unknown field `{other}`, {known}");
+            assert_eq!(in_words(&message), message);
+        }
+        assert_eq!(
+            in_words("unknown variant `hbu`, expected `hub` or `keep`"),
+            "unknown variant `hbu`: did you mean `hub`?"
+        );
+    }
+
+    #[test]
+    fn types_read_as_words() {
+        assert_eq!(
+            in_words("invalid type: string \"big\", expected u16"),
+            "invalid type: string \"big\", expected a whole number from 0 to 65535"
+        );
+        assert_eq!(in_words("expected a table"), "expected a table");
+    }
 }

@@ -188,7 +188,7 @@ pub fn load(dir: &Path) -> anyhow::Result<Vec<Peer>> {
 }
 
 fn read(name: &str, path: &Path) -> anyhow::Result<Peer> {
-    let file: PeerFile = toml::from_str(&std::fs::read_to_string(path)?)?;
+    let file: PeerFile = hawser_config::parse(path, &std::fs::read_to_string(path)?)?;
     let endpoints = file.endpoints.iter().map(|endpoint| endpoint.parse());
     let token = data_encoding::HEXLOWER.decode(file.token.as_bytes())?;
     Ok(Peer {

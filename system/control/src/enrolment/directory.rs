@@ -334,8 +334,8 @@ fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
             path.display()
         )
     };
-    let file: ClientFile =
-        toml::from_str(&fs::read_to_string(path).with_context(place)?).with_context(place)?;
+    let text = fs::read_to_string(path).with_context(place)?;
+    let file: ClientFile = hawser_config::parse(path, &text).with_context(place)?;
     let token = file
         .token
         .map(|token| token.parse::<KeyHash>())

@@ -116,6 +116,7 @@ fn a_damaged_file_is_named_and_keeps_its_own_client_out() {
     assert_eq!(authorise(&shared, None, bob, now), Err(Refusal::NotEnrolled));
     let damage = shared.lock().damage().unwrap().to_owned();
     assert!(damage.contains("bob.toml is damaged"), "{damage}");
+    assert_eq!(damage.lines().count(), 1, "{damage}");
     assert_eq!(shared.notices(), [damage]);
     assert!(ClientStore::open(&path, pool(16)).is_err());
     assert!(store.invite("carol", WEEK, now).is_err(), "with whose addresses?");

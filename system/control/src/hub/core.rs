@@ -48,6 +48,8 @@ pub(super) struct Core {
     next_link: u64,
     /// Generation of the store against which the sessions were checked.
     held_against: u64,
+    /// Damage of the store that was logged.
+    logged_damage: Option<String>,
     pub(super) limits: Limits,
     /// Receipts for neighbours that relay for clients; `None` if this hub does not sign them.
     pub(super) receipts: Option<Receipts>,
@@ -139,6 +141,7 @@ impl Core {
             counters: BTreeMap::new(),
             next_link: 0,
             held_against: 0,
+            logged_damage: None,
             limits: Limits {
                 defaults,
                 ..Limits::default()
@@ -182,8 +185,12 @@ impl Core {
             return;
         }
         self.held_against = store.generation();
-        if let Some(damage) = store.damage() {
-            tracing::warn!(damage, "a client is not admitted");
+        // A damaged store is read again at each call.
+        if self.logged_damage.as_deref() != store.damage() {
+            self.logged_damage = store.damage().map(str::to_owned);
+            if let Some(damage) = &self.logged_damage {
+                tracing::warn!(damage, "a client is not admitted");
+            }
         }
         let is_current = |session: &Session| {
             let client = store.by_name(&session.name);
