@@ -111,6 +111,7 @@ pub async fn check(
     let mut described = cards.as_array_mut().map(std::mem::take).unwrap_or_default();
     described.iter_mut().for_each(complete);
     let run_dir = RunDir::take(run_dir)?;
+    let (mut run, mut signals) = (Run::new(listen)?, Signals::new()?);
     let mut system = System::open(&run_dir.journal())
         .await
         .context("cannot prepare the system (are you root?)")?;
@@ -123,12 +124,12 @@ pub async fn check(
         is_tunnel: false,
         dhcp: dhcp.stations(),
     });
-    let mut run = Run::new(listen)?;
-    let mut signals = Signals::new()?;
     let result = tokio::select! {
         result = run.listen(&radio, &mut tell) => result,
         () = signals.end() => Err(anyhow!("interrupted")),
     };
+    // Before the stations go, which would count as a pause.
+    let stations = run.stations().await;
     let notices = radio.notices();
     Box::new(radio).end().await;
     dhcp.end().await;
@@ -138,7 +139,7 @@ pub async fn check(
     let left = left.map(|one| one.name).filter(|name| name.starts_with(STATION));
     let seen = Seen {
         cards: described,
-        stations: run.stations().await,
+        stations,
         notices,
         left: left.collect(),
     };
@@ -324,7 +325,15 @@ async fn exchange(echo: Echo, mut end: oneshot::Receiver<()>) -> Echoes {
                 sent.push(Clock::now());
             }
             heard = echo.next() => {
-                let Ok(Heard::Answer(answered)) = heard else { continue };
+                let answered = match heard {
+                    Ok(Heard::Answer(answered)) => answered,
+                    Ok(Heard::NotFound) => continue,
+                    // The interface has gone; it may not come back.
+                    Err(_) => {
+                        tokio::time::sleep(INTERVAL).await;
+                        continue;
+                    }
+                };
                 let now = Clock::now();
                 let which = sent.iter().enumerate().rev().find(|(at, _)| number(*at) == answered);
                 if let Some((at, asked)) = which {
