@@ -267,6 +267,7 @@ async fn serve(
     tracing::info!(%listen, interface = config.interface.0, sessions = restored, lost, "hub is up");
     let hub = Hub {
         options,
+        running: config.clone(),
         config,
         control,
         orders,
@@ -288,6 +289,8 @@ async fn serve(
 
 struct Hub {
     options: HubOptions,
+    /// Configuration at the start: settings that need a restart keep its values.
+    running: HubConfig,
     config: HubConfig,
     control: HubControl,
     orders: Orders,
@@ -471,7 +474,7 @@ impl Hub {
 
     /// Reports other firewalls that have started to drop packets that the hub forwards.
     fn check_firewalls(&mut self) {
-        let interface = &self.config.interface.0;
+        let interface = &self.running.interface.0;
         let found = forward_drops(interface);
         for chain in found.iter().filter(|chain| !self.firewalls.contains(chain)) {
             tracing::warn!(

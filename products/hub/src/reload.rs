@@ -29,8 +29,8 @@ impl Hub {
                 tls.acme = certificate_of(&fresh, &self.options.dir, &tls.shown);
             }
         }
-        let old = std::mem::replace(&mut self.config, fresh);
-        let new = &self.config;
+        self.config = fresh;
+        let (old, new) = (&self.running, &self.config);
         let fixed = [
             (
                 "endpoints (for new invitations: at once; port: after a restart)",

@@ -103,7 +103,7 @@ impl Hub {
             "role": "hub",
             "state": if self.control.is_draining() { "draining" } else { "up" },
             "endpoints": self.config.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "interface": self.config.interface.0,
+            "interface": self.running.interface.0,
             "uptime_s": self.started.elapsed().as_secs(),
             "clients": self.control.clients(),
             "waypoint": self.relayed.status(),
@@ -120,7 +120,7 @@ impl Hub {
         let drops = |chain: &String| {
             format!(
                 "{chain} drops forwarded packets: change it to accept {}",
-                self.config.interface.0
+                self.running.interface.0
             )
         };
         let mut all: Vec<_> = self.firewalls.iter().map(drops).collect();
