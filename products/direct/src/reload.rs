@@ -24,6 +24,8 @@ impl Direct {
         let (old, new) = (&self.config, &fresh);
         let fixed = [
             ("interface", old.interface != new.interface),
+            ("metrics", old.metrics != new.metrics),
+            ("otlp", old.otlp != new.otlp),
             ("history", old.history != new.history),
             ("dns", old.dns != new.dns),
             ("direct.address", old.direct.address != new.direct.address),
