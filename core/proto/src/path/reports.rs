@@ -34,6 +34,10 @@ impl Path {
             size: u32::try_from(bytes / u64::from(packets.max(1))).unwrap_or(u32::MAX),
             is_lone: bytes <= FEW_LONE && self.sent(report.highest).is_lone,
         };
+        let arrived_in = match previous {
+            Some(_) => report.received_us.wrapping_sub(self.delivered_us),
+            None => 0,
+        };
         self.delivered_us = report.received_us;
         let hold = Duration::from_micros(u64::from(report.hold_us));
         self.newest = self.sent_by(now - (delay.round_trip() + hold), report.highest);
@@ -54,6 +58,7 @@ impl Path {
             rate,
             delivered: self.delivered - record.delivered,
             reported: bytes,
+            interval: Duration::from_micros(u64::from(arrived_in)),
             lost,
             app_limited: record.app_limited,
             newest: self.newest,

@@ -63,7 +63,7 @@ const MAX_STALLS: u32 = 6;
 /// Ranges that are known to have arrived.
 ///
 /// Source: as many as a receiver keeps (`MAX_RANGES`, `core/proto/src/stream/receiving.rs`).
-const MAX_ARRIVED: usize = 4096;
+const MAX_ARRIVED: usize = 16_384;
 /// Bytes that are sent again when no acknowledgement of a stream arrives.
 ///
 /// Source: ten packets, the first flight of a connection (RFC 6928); the acknowledgement names the

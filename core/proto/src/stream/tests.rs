@@ -106,6 +106,25 @@ fn exchange(
     None
 }
 
+#[test]
+fn a_window_in_which_every_second_packet_is_missing_is_stored_whole() {
+    const EACH: usize = 1_400;
+    let config = Config {
+        window: Config::default().max_window,
+        ..Config::default()
+    };
+    let mut receiving = Receiving::new(config);
+    receiving.open(id(0), at(0));
+    let packets = config.window / EACH as u64;
+    let mut stored = 0;
+    for packet in (1..packets).step_by(2) {
+        let offset = packet * EACH as u64;
+        let (inner, body) = datagram(id(0), offset, EACH);
+        stored += u64::from(receiving.handle_bytes(&inner, &body, at(1)).is_some());
+    }
+    assert_eq!((stored, receiving.counters().too_scattered), (packets / 2, 0));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 

@@ -111,6 +111,8 @@ pub struct Sample {
     pub delivered: u64,
     /// Bytes delivered since the last report.
     pub reported: u64,
+    /// Time in which these arrived, by the receiver's clock; zero in the first report.
+    pub interval: Duration,
     /// Packets found lost since the last report.
     pub lost: u64,
     /// Set if the sender had nothing to send in that time, so that the rate is only a lower bound.

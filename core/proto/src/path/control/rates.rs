@@ -132,6 +132,11 @@ impl Rates {
         self.peak = self.peak.scale(PEAK_DECAY).max(self.measured());
     }
 
+    /// Processes the rate of arrivals in a part of a round trip in which the link was busy.
+    pub(super) fn on_busy(&mut self, rate: Rate) {
+        self.buckets[0] = self.buckets[0].max(rate);
+    }
+
     /// Processes a round in which there was always a queue, with the rate of arrival.
     pub(super) fn on_queue(&mut self, rate: Rate) {
         if rate != Rate::ZERO {

@@ -22,6 +22,9 @@
 //!                                no other senders   
 //! ```
 //!
+//! The startup doubles the rate each round trip, and quadruples it on a far path while no packet
+//! meets a queue.
+//!
 //! A queue that does not become shorter while the path sends less and its rate falls is filled by
 //! other senders. The path then *competes* for its share with a window ([`super::competing`]),
 //! until a round with less data in flight shows that the queue is its own.
@@ -42,6 +45,28 @@ use crate::path::times::{BUSY_REPORT_DELAY, Times, own};
 /// Pacing gain of the startup: the smallest that doubles the rate each round (4 ln 2). Source:
 /// draft-ietf-ccwg-bbr, `BBR.StartupPacingGain`.
 const STARTUP_GAIN: f64 = 2.77;
+/// Pacing gain of the startup of a far path whose link has shown room: a window is sent in an eighth
+/// of the round trip. If it meets no queue there, four times the window fill the link for half a
+/// round trip at most, so the next window may be four times as large.
+///
+/// Source: SUSS (Arghavani et al., SIGCOMM 2024), which quadruples the window where the spacing of
+/// acknowledgements shows room. Deviates: the receiver's delays show it.
+const FAST_GAIN: f64 = 8.0;
+/// Bytes by which the window of such a path grows for each delivered byte: it becomes four times as
+/// large in a round trip. Source: [`FAST_GAIN`].
+const FAST_GROWTH: u64 = 3;
+/// Share of the round trip up to which a queue shows room: 1/32, a quarter of the time in which a
+/// window is sent with [`FAST_GAIN`]. A link with less than 0.8 of that rate has a longer queue at
+/// its end.
+const ROOM: u32 = 32;
+/// Parts of a round trip in which the rate of arrivals is measured: one is half of the time in which
+/// a window is sent with [`FAST_GAIN`].
+const PARTS: u32 = 16;
+/// Minimum duration of a part: two reports, which a busy path's receiver sends every 5 ms
+/// (`REPORT_INTERVAL` of `ingress.rs`). Below, at a round trip of 160 ms, a path is not far: with
+/// faster growth there, a recorded drive reached 0.87 of the bound instead of 0.94
+/// (docs/notebook/streams.md, "Far paths").
+const SHORTEST_PART: Duration = Duration::from_millis(10);
 /// Packets lost in one round that end the startup: a queue too short for its gain shows no standing
 /// delay.
 ///
@@ -150,6 +175,47 @@ pub(super) struct ShortQueue {
     /// Window during slow start; it grows by the delivered bytes. Units: bytes. Source: RFC 5681
     /// section 3.1.
     slow_start: u64,
+    trains: Trains,
+}
+
+/// Rate of arrivals in parts of a round trip, while the sending rate still grows: a round trip as a
+/// whole has pauses, so its rate is below that of the link.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trains {
+    /// Units: bytes.
+    bytes: u64,
+    time: Duration,
+    /// The highest rate of this round and of the one before.
+    highest: [Rate; 2],
+}
+
+impl Trains {
+    fn on_report(&mut self, sample: &Sample, round_trip: Duration) {
+        self.bytes += sample.reported;
+        self.time += sample.interval;
+        let Some(part) = Self::part(round_trip) else {
+            *self = Self::default();
+            return;
+        };
+        if self.time >= part {
+            let rate = Rate::of(Bytes(self.bytes), self.time).unwrap_or_default();
+            self.highest[0] = self.highest[0].max(rate);
+            (self.bytes, self.time) = (0, Duration::ZERO);
+        }
+    }
+
+    /// Returns the duration of a part; `None` if it contains too few reports.
+    fn part(round_trip: Duration) -> Option<Duration> {
+        Some(round_trip / PARTS).filter(|part| *part >= SHORTEST_PART)
+    }
+
+    fn on_round(&mut self) {
+        self.highest = [Rate::ZERO, self.highest[0]];
+    }
+
+    fn rate(&self) -> Rate {
+        self.highest[0].max(self.highest[1])
+    }
 }
 
 impl ShortQueue {
@@ -175,6 +241,7 @@ impl ShortQueue {
             is_checking: false,
             rivals: Rivals::default(),
             slow_start: INITIAL_WINDOW,
+            trains: Trains::default(),
         }
     }
 
@@ -186,10 +253,23 @@ impl ShortQueue {
     /// follows.
     fn start(&mut self, sample: &Sample, times: &Times) {
         let is_used = sample.in_flight + sample.reported >= self.window(times) / 2;
-        let carried = self.measured().scale(GROWTH).bytes_in(times.base_round_trip()).0;
+        // The measured rate is that of a round before.
+        let (growth, ahead) = if self.has_room(times) {
+            (FAST_GROWTH, GROWTH * GROWTH)
+        } else {
+            (1, GROWTH)
+        };
+        let carried = self.measured().scale(ahead).bytes_in(times.base_round_trip()).0;
         if self.phase == Phase::Startup && is_used && self.slow_start < carried.max(INITIAL_WINDOW * 2) {
-            self.slow_start += sample.reported;
+            self.slow_start += sample.reported * growth;
         }
+    }
+
+    /// Ends slow start because the link is full: parts of the last round trip had its rate.
+    fn end_start(&mut self) {
+        self.rates
+            .on_busy(self.trains.rate().min(self.measured().scale(GROWTH)));
+        self.enter(Phase::Drain);
     }
 
     /// Processes one report while other senders fill the queue.
@@ -205,6 +285,12 @@ impl ShortQueue {
         if is_overflow {
             competing.on_overflow((sample.newest, sample.next_packet_number), now);
         }
+    }
+
+    /// Returns whether the link of a far path has shown in this round that it has room for more.
+    fn has_room(&self, times: &Times) -> bool {
+        let round_trip = times.base_round_trip();
+        Trains::part(round_trip).is_some() && self.round.lost == 0 && self.round.peak <= round_trip / ROOM
     }
 
     fn stands(&self, queue: Duration, times: &Times) -> bool {
@@ -257,7 +343,9 @@ impl ShortQueue {
                 // known.
                 let loses = self.overflows(sample)
                     || (self.round.lost >= STARTUP_LOSS && !times.delay().is_irregular());
-                if queued || loses || self.has_stopped_growing(sample) {
+                if queued || loses {
+                    self.end_start();
+                } else if self.has_stopped_growing(sample) {
                     self.enter(Phase::Drain);
                 }
             }
@@ -384,15 +472,13 @@ impl Controller for ShortQueue {
         round.lost = round.lost.saturating_add(sample.lost);
         round.queue = Some(round.queue.map_or(queue, |least| least.min(queue)));
         round.peak = round.peak.max(queue);
+        self.trains.on_report(sample, times.base_round_trip());
         self.start(sample, times);
         self.compete(sample, times, now);
-        self.queued_reports = if is_own(sample) && self.stands(queue, times) {
-            self.queued_reports + 1
-        } else {
-            0
-        };
+        let stands = is_own(sample) && self.stands(queue, times);
+        self.queued_reports = if stands { self.queued_reports + 1 } else { 0 };
         if self.phase == Phase::Startup && self.queued_reports >= QUEUED_REPORTS {
-            self.enter(Phase::Drain);
+            self.end_start();
         }
         if self.round.end.is_past(sample, now) {
             // A start sends in bursts, and few packets say little; and a round reports what was
@@ -402,6 +488,7 @@ impl Controller for ShortQueue {
             times.on_round(is_even, own(self.rates.peak()) * 2);
             self.on_round(sample, times, now);
             self.round = Round::new(sample.newest, Mark::next(sample, now));
+            self.trains.on_round();
         }
         if self.phase == Phase::Drain && sample.in_flight <= self.drained(times) {
             self.enter(Phase::Cruise);
@@ -449,6 +536,7 @@ impl Controller for ShortQueue {
             self.expected_rate(times)
         };
         let (rate, gain) = match self.phase {
+            Phase::Startup if self.has_room(times) => (rate, FAST_GAIN),
             Phase::Startup => (rate, STARTUP_GAIN),
             Phase::Drain => (rate, DRAIN_GAIN),
             Phase::Cruise if self.cycle == 0 => (rate, self.probe_gain),

@@ -79,7 +79,7 @@ impl Link<'_> {
         let mut sent = Vec::<(Instant, u64, Instant)>::new();
         let mut delivered = 0u64;
         let mut delivered_at = now;
-        let mut pending = std::collections::VecDeque::new();
+        let mut pending = std::collections::VecDeque::<(Instant, u64)>::new();
         let mut rivals = std::collections::VecDeque::new();
         let mut reported = 0u64;
         let mut ran = Ran {
@@ -98,6 +98,7 @@ impl Link<'_> {
                 let (sent_at, delivered_then, delivered_at_then): (Instant, u64, Instant) =
                     sent[packet_number as usize];
                 delivered += PACKET;
+                let interval = at.since(delivered_at);
                 delivered_at = at;
                 let elapsed = at.since(delivered_at_then);
                 let sample = Sample {
@@ -105,6 +106,7 @@ impl Link<'_> {
                     rate: Rate::of(Bytes(delivered - delivered_then), elapsed),
                     delivered: delivered - delivered_then,
                     reported: PACKET,
+                    interval,
                     lost: packet_number - reported,
                     app_limited: false,
                     newest: packet_number,

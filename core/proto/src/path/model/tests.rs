@@ -45,6 +45,7 @@ impl Driven {
             rate: Rate::of(Bytes(bytes), interval),
             delivered: bytes,
             reported: bytes,
+            interval,
             lost: 0,
             app_limited,
             newest: self.number,

@@ -11,6 +11,7 @@ fn sample(number: u64, round_trip: Duration, window: u64) -> Sample {
         rate: Some(Rate::from_mbps(10)),
         delivered: window,
         reported: FULL_PACKET,
+        interval: Duration::ZERO,
         lost: 0,
         app_limited: false,
         newest: number,

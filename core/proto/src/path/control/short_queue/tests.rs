@@ -1,7 +1,7 @@
 use super::*;
 use crate::path::FULL_PACKET;
 use crate::path::control::Control;
-use crate::path::control::tests::{measured, new, run, run_with_client};
+use crate::path::control::tests::{Link, measured, new, run, run_with_client};
 use crate::path::delay::Measured;
 
 #[test]
@@ -39,6 +39,46 @@ fn a_start_keeps_ahead_of_an_inner_slow_start() {
 }
 
 #[test]
+fn a_far_path_grows_fourfold_each_round_trip_until_it_meets_a_queue() {
+    let round_trip = Duration::from_millis(300);
+    let window_after_a_second = |mbps| {
+        let mut model = new(Control::ShortQueue, None);
+        run(&mut model, |_| Rate::from_mbps(mbps), round_trip, 1);
+        (model.window(), Rate::from_mbps(mbps).bytes_in(round_trip).0)
+    };
+    // Three round trips, the last one's reports not all.
+    let (window, _) = window_after_a_second(1_000);
+    assert!(window >= 30 * INITIAL_WINDOW, "{window}");
+    let (window, product) = window_after_a_second(8);
+    assert!(
+        window < 3 * product,
+        "{window} bytes on a link that holds {product}"
+    );
+}
+
+#[test]
+fn a_far_path_knows_its_rate_when_its_start_ends_by_a_short_queue() {
+    for (mbps, round_trip, queue) in [(80, 520, 100), (30, 580, 100), (50, 640, 30), (15, 290, 100)] {
+        let rate = Rate::from_mbps(mbps);
+        let link = Link {
+            rate_at: &|_| rate,
+            delay: Duration::from_millis(round_trip),
+            rival_at: &|_| 0,
+            queue: Duration::from_millis(queue),
+            loses_one_in: 0,
+        };
+        let mut model = new(Control::ShortQueue, None);
+        let ran = link.run(&mut model, 10);
+        let share = ran.rate.as_bps() as f64 / rate.as_bps() as f64;
+        assert!(
+            share > 0.8,
+            "{mbps} Mbit/s {round_trip} ms: share {share}, {:?}",
+            ran.states
+        );
+    }
+}
+
+#[test]
 fn follows_a_link_that_slows_down_and_recovers() {
     for (first, second) in [(50, 5), (5, 50)] {
         let mut model = new(Control::ShortQueue, None);
@@ -62,6 +102,7 @@ fn a_trickle_bounds_nothing_until_the_start_is_over() {
         rate: Rate::of(Bytes(TRAIN), ms(180)),
         delivered: TRAIN,
         reported: TRAIN,
+        interval: Duration::ZERO,
         lost: 0,
         app_limited: true,
         newest: 1,
@@ -131,6 +172,7 @@ fn a_trickle_beside_a_queue_of_others_does_not_end_the_start() {
             rate: None,
             delivered: 48,
             reported: 48,
+            interval: Duration::ZERO,
             lost: 0,
             app_limited: true,
             newest: n,
@@ -162,6 +204,7 @@ fn packets_that_overtake_each_other_do_not_end_the_start_but_a_queue_that_overfl
                 rate: Some(Rate::from_mbps(n)),
                 delivered: TRAIN,
                 reported: TRAIN,
+                interval: Duration::ZERO,
                 lost,
                 app_limited: true,
                 newest: n * 20,
