@@ -100,16 +100,51 @@ pub(super) fn closed(config: &ClientConfig) -> &'static str {
 /// If the configuration cannot be read (the switch is then closed), a client runs, or `nft` fails.
 pub async fn close_at_boot(dir: &Path, run_dir: &Path) -> anyhow::Result<bool> {
     let read = config::load_or_default::<ClientConfig>(&dir.join("client.toml"));
-    let wanted = ClientConfig {
-        kill_switch: true,
-        ..ClientConfig::default()
-    };
+    let wanted = with_kill_switch();
     let config = read.as_ref().unwrap_or(&wanted);
     if config.kill_switch {
-        let run_dir = RunDir::take(run_dir)?;
-        close(&mut open(&run_dir).await?, config).await?;
+        take_and_close(run_dir, config).await?;
     }
     Ok(read?.kill_switch)
+}
+
+/// Closes the kill switch after a start that failed, if the configuration asks for it; returns
+/// whether it does. Of a configuration that cannot be read, a line `kill_switch = true` counts.
+///
+/// # Errors
+/// If a client runs, or `nft` fails.
+pub async fn close_after_failure(dir: &Path, run_dir: &Path) -> anyhow::Result<bool> {
+    let path = dir.join("client.toml");
+    let config = match config::load_or_default::<ClientConfig>(&path) {
+        Ok(read) => read,
+        Err(_) if asks_for_kill_switch(&std::fs::read_to_string(&path).unwrap_or_default()) => {
+            with_kill_switch()
+        }
+        Err(_) => return Ok(false),
+    };
+    if config.kill_switch {
+        take_and_close(run_dir, &config).await?;
+    }
+    Ok(config.kill_switch)
+}
+
+fn with_kill_switch() -> ClientConfig {
+    ClientConfig {
+        kill_switch: true,
+        ..ClientConfig::default()
+    }
+}
+
+async fn take_and_close(run_dir: &Path, config: &ClientConfig) -> anyhow::Result<()> {
+    let run_dir = RunDir::take(run_dir)?;
+    close(&mut open(&run_dir).await?, config).await
+}
+
+/// Returns whether a text that is no valid configuration contains `kill_switch = true`.
+fn asks_for_kill_switch(text: &str) -> bool {
+    text.lines()
+        .filter_map(|line| line.split('#').next()?.split_once('='))
+        .any(|(key, value)| key.trim() == "kill_switch" && value.trim() == "true")
 }
 
 async fn open(run_dir: &RunDir) -> anyhow::Result<System> {
@@ -143,5 +178,28 @@ async fn refuse_other_vpn(system: &System, config: &ClientConfig) -> anyhow::Res
             "another VPN ({device}) routes all traffic of this machine: stop it, and start it after Hawser to run it inside the tunnel; or limit it to the destinations that it needs"
         ),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_configuration_may_ask_for_the_kill_switch() {
+        for text in [
+            "kill_switch = true\nfoo = 1\n",
+            "foo = [\n  kill_switch=true # always\n",
+        ] {
+            assert!(asks_for_kill_switch(text), "{text}");
+        }
+        for text in [
+            "",
+            "kill_switch = false\nfoo = 1\n",
+            "# kill_switch = true\nfoo = 1\n",
+            "no_kill_switch = true\n",
+        ] {
+            assert!(!asks_for_kill_switch(text), "{text}");
+        }
     }
 }

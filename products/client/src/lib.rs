@@ -82,7 +82,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_config::identity::{Identity, random};
-use hawser_config::{ClientConfig, RuleConfig, Schedulers, Via};
+use hawser_config::{ClientConfig, Schedulers};
 use hawser_control::client::driver::{Driver, Notice, Want, fresh_index};
 use hawser_control::client::neighbour_uplinks::{NeighbourUplinks, OpenNeighbourUplinks};
 use hawser_control::handover::InheritedClient;
@@ -131,7 +131,7 @@ use second::Second;
 use tunnel::Tunnel;
 use without_hub::WithoutHubChoice;
 
-pub use kill_switch::close_at_boot;
+pub use kill_switch::{close_after_failure, close_at_boot};
 
 /// Products that run concurrently with a client, which uses them through traits only.
 #[derive(Clone, Copy)]
@@ -172,16 +172,23 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
     if let Some(problem) = config.unfit_for_hub() {
         bail!("client.toml: {problem}");
     }
-    let chooses = |rule: &&RuleConfig| !rule.networks.is_empty() || rule.spread.is_some();
-    for rule in config.rules.iter().filter(chooses) {
-        if rule.via(true) == Via::Hub {
-            tracing::warn!(%rule, "its flows use the tunnel: add via = \"direct\" to send them outside the tunnel, over the networks of the rule");
-        }
+    for rule in config.rules.iter().filter(|rule| rule.chooses_in_vain(true)) {
+        tracing::warn!(%rule, "its flows use the tunnel: add via = \"direct\" to send them outside the tunnel, over the networks of the rule");
     }
     hawser_config::atomic_file::private_directory(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
-    let identity = Identity::load_or_create(&options.dir.join("identity.key"))?;
-    let mut hubs = Hubs::load(&options.dir, options.invitation.as_ref(), &identity)?;
+    let identity = Identity::load_or_create(&options.dir.join("identity.key"));
+    let loaded = identity
+        .map_err(anyhow::Error::from)
+        .and_then(|identity| Hubs::load(&options.dir, options.invitation.as_ref(), &identity));
+    let mut hubs = match loaded {
+        Ok(hubs) => hubs,
+        Err(error) if config.kill_switch => {
+            prepare(&run_dir, &config, false).await?;
+            bail!("{error:#}{}", closed(&config));
+        }
+        Err(error) => return Err(error),
+    };
     let mut signals = Signals::new()?;
     let inherited = InheritedClient::take((config.interface.0.as_str(), config.mtu.0));
     let goes_on = inherited.session.is_some();

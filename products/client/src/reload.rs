@@ -87,7 +87,12 @@ impl Client {
             ),
         ];
         let restart = differing(&fixed);
-        self.config.interface = old.interface.clone();
+        // What needs a restart keeps its value, so the next reload reports it again.
+        let config = &mut self.config;
+        config.interface = old.interface.clone();
+        (config.mtu, config.dns, config.rekey_after) = (old.mtu, old.dns, old.rekey_after);
+        (config.metrics, config.history) = (old.metrics, old.history);
+        config.otlp = old.otlp.clone();
         self.options.log.set(self.config.log.as_ref())?;
         // The closed switch may have been deleted together with all of nftables.
         if old.kill_switch || self.config.kill_switch {

@@ -37,6 +37,11 @@ impl Direct {
             );
         }
         let rule = RuleConfig::of_words(words).map_err(|problem| anyhow!(problem))?;
+        if rule.chooses_in_vain(self.tunnel_access.has_hub()) {
+            bail!(
+                "the rule's flows use the hub, over all networks: add --via direct to send them outside the tunnel over the network of the rule"
+            );
+        }
         let said = rule.to_string();
         let mut fresh = self.config.clone();
         fresh.rules.insert(0, rule);

@@ -39,8 +39,12 @@ impl Direct {
             ),
         ];
         let restart = differing(&fixed);
+        // What needs a restart keeps its value, so the next reload reports it again.
         fresh.interface = old.interface.clone();
-        fresh.dns = old.dns;
+        (fresh.dns, fresh.metrics, fresh.history) = (old.dns, old.metrics, old.history);
+        fresh.otlp = old.otlp.clone();
+        (fresh.direct.dataplane, fresh.direct.mptcp) = (old.direct.dataplane, old.direct.mptcp);
+        fresh.direct.probe_every = old.direct.probe_every;
         (fresh.direct.address, fresh.direct.address6) = (old.direct.address, old.direct.address6);
         self.asked.log.set(fresh.log.as_ref())?;
         if self.is_plain() {

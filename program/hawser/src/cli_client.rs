@@ -14,7 +14,7 @@ use hawser_host::control_socket::{Request, ask, is_alive};
 use hawser_host::options::ClientOptions;
 use hawser_host::run_dir::{self, Role};
 use hawser_linux::confine::Duty;
-use hawser_terminal::{refuse, say};
+use hawser_terminal::{complain, refuse, say};
 use serde_json::{Value, json};
 
 use crate::background;
@@ -125,18 +125,29 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         .map(|given| -> anyhow::Result<Invitation> { Ok(given.read("Invitation")?.parse()?) });
     let given = given.transpose()?;
     // Report errors of the configuration first.
-    let config: ClientConfig = config::load_or_default(&args.directories.dir.join("client.toml"))?;
+    let file = args.directories.dir.join("client.toml");
+    let is_root = hawser_linux::process::is_root();
+    let config: ClientConfig = match config::load_or_default(&file) {
+        Ok(config) => config,
+        Err(error) => {
+            if !is_root && std::fs::metadata(&file).is_ok() && std::fs::File::open(&file).is_err() {
+                bail!(NEEDS_ROOT);
+            }
+            keep_closed(&args);
+            return Err(error.into());
+        }
+    };
     let problem = if args.direct {
         config.unfit_for_direct()
     } else {
         config.unfit_for_hub()
     };
     if let Some(problem) = problem {
-        let file = args.directories.dir.join("client.toml");
+        keep_closed(&args);
         return Ok(refuse(format_args!("{}: {problem}", file.display())));
     }
-    if !hawser_linux::process::is_root() {
-        bail!("needs root to create an interface and routes: run `sudo hawser up ...`");
+    if !is_root {
+        bail!(NEEDS_ROOT);
     }
     let invitation = match given {
         Some(invitation) => Some(invitation),
@@ -146,6 +157,30 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         run(args, invitation, &config)
     } else {
         detach(&args, invitation.as_ref())
+    }
+}
+
+/// Message for users without the rights of a client.
+const NEEDS_ROOT: &str = "needs root to create an interface and routes: run `sudo hawser up ...`";
+
+/// Closes the kill switch after a start with a hub that failed, if client.toml asks for it, so that
+/// a mistake in that file does not let traffic out. Direct mode has no kill switch.
+fn keep_closed(args: &UpArgs) {
+    if args.direct || !hawser_linux::process::is_root() {
+        return;
+    }
+    let run_dir = args.directories.run_dir(Role::Client);
+    if is_alive(&run_dir::socket(&run_dir)) {
+        return;
+    }
+    let closed = runtime()
+        .and_then(|runtime| runtime.block_on(client::close_after_failure(&args.directories.dir, &run_dir)));
+    match closed {
+        Ok(true) => complain(
+            "kill_switch = true: no packet leaves outside the tunnel until a start succeeds or `hawser down`",
+        ),
+        Ok(false) => {}
+        Err(error) => complain(format_args!("the kill switch could not be enabled: {error:#}")),
     }
 }
 
@@ -184,7 +219,12 @@ fn detach(args: &UpArgs, invitation: Option<&Invitation>) -> anyhow::Result<Exit
     let run_dir = args.directories.run_dir(Role::Client);
     run_dir::prepare(&run_dir)?;
     if is_alive(&run_dir::socket(&run_dir)) {
-        bail!("hawser is already running: `hawser status` shows it, `hawser down` ends it");
+        let next = if invitation.is_some() {
+            ", after which the invitation can be used"
+        } else {
+            ""
+        };
+        bail!("hawser is already running: `hawser status` shows it, `hawser down` ends it{next}");
     }
     // Not passed as an argument, because all users can read those.
     let secret = invitation.map(ToString::to_string);

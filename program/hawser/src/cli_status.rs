@@ -57,17 +57,23 @@ pub(crate) struct ExplainArgs {
 
 pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let socket = args.daemon.socket()?;
-    let left = match socket
+    let (start, end) = match (args.daemon.hub, args.daemon.repeat) {
+        (true, _) => ("hub run", "down --hub"),
+        (_, true) => ("repeat", "down --repeat"),
+        (false, false) => ("up", "down"),
+    };
+    let has_left = socket
         .parent()
-        .is_some_and(|place| run_dir::journal(place).exists())
-    {
-        true => {
-            "\nan earlier run has left changes, such as a closed kill switch: `sudo hawser down` undoes them"
-        }
-        false => "",
+        .is_some_and(|place| run_dir::journal(place).exists());
+    let left = if has_left {
+        format!(
+            "\nan earlier run has left changes, such as a closed kill switch: `sudo hawser {end}` undoes them"
+        )
+    } else {
+        String::new()
     };
     let down = format!(
-        "not running (no answer at {}): `sudo hawser up` starts it{left}",
+        "not running (no answer at {}): `sudo hawser {start}` starts it{left}",
         socket.display()
     );
     show(&socket, (args.json, args.watch), &down, render)

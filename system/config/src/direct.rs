@@ -266,6 +266,12 @@ impl RuleConfig {
         self.via.unwrap_or(if has_hub { Via::Hub } else { Via::Direct })
     }
 
+    /// Returns whether the rule chooses networks without effect, because its flows use the hub.
+    #[must_use]
+    pub fn chooses_in_vain(&self, has_hub: bool) -> bool {
+        (!self.networks.is_empty() || self.spread.is_some()) && self.via(has_hub) == Via::Hub
+    }
+
     /// Returns the flows for which the rule names a hub of the fleet, and that hub; `None` instead
     /// of a hub means the one in use (an exception: `via = "hub"` with `to`).
     #[must_use]

@@ -130,6 +130,7 @@ fn each_wrong_step_says_what_to_do() {
     preferences(&world);
     schedulers(&world);
     controllers(&world, &hub);
+    keys_for_a_restart(&world);
     history(&world);
     good(world.hawser("c", &["down"]));
     fs::remove_dir_all(world.place("c")).unwrap();
@@ -298,6 +299,22 @@ fn controllers(world: &World, hub: &Daemon) {
         hub.send_signal("-HUP");
         world.wait("changed", |_| is("c", at_client) && is("h", at_hub));
         assert!(world.ping_hub());
+    }
+}
+
+/// A key that needs a restart is named by each reload while the file differs from what runs.
+fn keys_for_a_restart(world: &World) {
+    let reload = |side: &str| String::from_utf8(good(world.hawser(side, &["reload"])).stdout).unwrap();
+    for (side, file) in [("c", "client.toml"), ("h", "hub.toml")] {
+        let file = world.place(side).join(file);
+        let before = fs::read_to_string(&file).unwrap_or_default();
+        fs::write(&file, format!("history = false\n{before}")).unwrap();
+        for _ in 0..2 {
+            let said = reload(side);
+            assert!(said.contains("history"), "{side}: {said}");
+        }
+        fs::write(&file, before).unwrap();
+        assert_eq!(reload(side), "applied\n", "{side}");
     }
 }
 

@@ -187,6 +187,35 @@ fn locked_down_before_the_first_start_and_open_where_nobody_wants_it() {
             assert_eq!(world.system("c"), before);
         }
     }
+    good(world.hawser("c", &["down"]));
+    // A start that fails closes the switch if the file asks for it, and opens nothing otherwise.
+    for (config, is_closed) in [
+        ("kill_switch = true\nfoo = 1\n", true),
+        ("kill_switch = true\nlocal = [\"10.0.0.0/8\"]\n", true),
+        (CLOSED, true),
+        ("foo = 1\n", false),
+    ] {
+        configure(&world, config);
+        let output = world.hawser("c", &["up", "--foreground"]).output().unwrap();
+        assert!(!output.status.success(), "{config}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            said.contains("kill_switch = true: no packet leaves"),
+            is_closed,
+            "{said}"
+        );
+        if is_closed {
+            let traffic = Traffic::start(&world.open("c"), Some(&behind));
+            outside.reset();
+            traffic.send(200);
+            outside.assert_none(&format!("after a start with {config}"));
+            drop(traffic);
+            good(world.hawser("c", &["down"]));
+        }
+        assert_eq!(world.system("c"), before, "{config}");
+    }
+    configure(&world, CLOSED);
+    good(world.hawser("c", &["lockdown"]));
     let _hub = world.start("h", &["hub", "run"]);
     let invitation = world.invite();
     let mut client = world.start("c", &["up", &invitation, "--foreground"]);
