@@ -165,7 +165,8 @@ pub fn answer_intents() -> Option<SocketOptions> {
 /// Runs a client until it is asked to end. `intents` is the result of [`answer_intents`].
 ///
 /// # Errors
-/// The reason why it cannot work, in one line; the system is as it was before.
+/// The reason why it cannot work, in one line. The system is as it was before, except that a
+/// configured kill switch is closed.
 pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOptions>) -> anyhow::Result<()> {
     let mut devices = Devices::new(Services::start(SystemBus::default()));
     let config = options.load_config(&mut devices).await?;

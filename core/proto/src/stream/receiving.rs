@@ -15,11 +15,10 @@
 //! **Credit.** The credit of a stream is the bytes that were read of it and its window. The credit
 //! of all streams together is the bytes that were read of all and a window, which is twice the
 //! largest window of a stream, at most [`Config::capacity`] and as far as the [`Reserve`] of all
-//! sessions permits. Both only increase. A window becomes four times as large when its sender
-//! reports that more than half of it is in use ([`Frame::Blocked`]) while the reader keeps up. So
-//! it becomes two to eight times the data in flight and out of order, without knowledge of rate and
-//! round trip, and is no slower than the startup of a path. A reader that has stopped leaves the
-//! window unchanged.
+//! sessions permits. Both only increase. A window doubles when its sender reports that more than
+//! half of it is in use ([`Frame::Blocked`]) while the reader keeps up. So it becomes two to four
+//! times the data in flight and out of order, without knowledge of rate and round trip. A reader
+//! that has stopped leaves the window unchanged.
 //!
 //! Source: RFC 9000 section 4 (flow control). Deviates: windows grow by the data in use instead of
 //! the time between two updates, because several paths have no common round trip.
@@ -134,12 +133,6 @@ const ACK_INTERVAL: Duration = Duration::from_millis(5);
 ///
 /// Source: as urgent reports of a path, `core/proto/src/ingress.rs`.
 const CREDIT_INTERVAL: Duration = Duration::from_millis(1);
-/// Growth of a window whose half is in use.
-///
-/// Source: a far path's startup quadruples its data in flight in a round trip
-/// (`core/proto/src/path/control/short_queue.rs`). With 2, a path of 80 Mbit/s and 260 ms carries
-/// 64 Mbit/s in its first 15 s instead of 67 (docs/notebook/streams.md, "Far paths").
-const WINDOW_GROWTH: u64 = 4;
 /// Ranges of a stream that are kept.
 ///
 /// Source: the largest window (32 MB) in packets of 1,400 bytes, every second one missing, makes
@@ -192,11 +185,11 @@ impl Incoming {
         self.consumed + self.window
     }
 
-    /// Enlarges the window, whose sender uses more than half of `credit`, if the reader keeps up.
+    /// Doubles the window, whose sender uses more than half of `credit`, if the reader keeps up.
     fn grow(&mut self, credit: u64, max: u64) {
         let keeps_up = self.next - self.consumed <= self.window / 4;
         if keeps_up && credit >= self.grown_to && self.window < max {
-            self.window = (self.window * WINDOW_GROWTH).min(max);
+            self.window = (self.window * 2).min(max);
             self.grown_to = self.credit();
         }
     }
