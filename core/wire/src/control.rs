@@ -22,6 +22,7 @@ use crate::deadline::{DeclaredFlow, ListedRule};
 use crate::frame::Format;
 use crate::framing::{self, Reader, put_address, put_text};
 pub use crate::framing::{MAX_FRAME, MAX_TEXT, PREFIX, ParseError};
+pub use crate::key_expiry::KeyExpiry;
 pub use crate::limit::Limit;
 pub use crate::other_hub::{MAX_ENDPOINTS, MAX_OTHER_HUBS, OtherHub};
 use crate::preference::Preference;
@@ -151,6 +152,10 @@ pub enum Message {
     /// Client: properties of a flow from the hub, declared by a program. No flow has any until this
     /// message arrives on the connection.
     Declare(Box<DeclaredFlow>),
+    /// Hub: time at which the client's key expires, or that it does not expire, as until this
+    /// message arrives. The hub sends it when a connection begins, when the time has changed, and
+    /// after [`Refusal::ExpiredKey`].
+    KeyExpires(Option<KeyExpiry>),
     /// Hub: requests new keys; the client opens a new control connection.
     RekeyWanted,
     /// Either: the connection ends, with a reason.
@@ -297,6 +302,7 @@ impl Message {
             },
             22 => Self::Deadline(Box::new(ListedRule::parse(r)?)),
             23 => Self::Declare(Box::new(DeclaredFlow::parse(r)?)),
+            24 => Self::KeyExpires(KeyExpiry::parse(r)?),
             0 => return Err(ParseError::Type(0)),
             later => {
                 r.skip();
@@ -379,6 +385,10 @@ impl Message {
             Self::Declare(flow) => {
                 out.push(23);
                 flow.emit(out);
+            }
+            Self::KeyExpires(expiry) => {
+                out.push(24);
+                KeyExpiry::emit(*expiry, out);
             }
             Self::Unknown(kind) => out.push(*kind),
         }
@@ -715,6 +725,7 @@ mod tests {
             crate::receipt::any_receipt().prop_map(|receipt| Message::Receipt(Box::new(receipt))),
             listed_rule(),
             declared_flow(),
+            any::<Option<u64>>().prop_map(|unix_s| Message::KeyExpires(unix_s.map(KeyExpiry))),
         ]
     }
 
@@ -733,7 +744,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..200), kind in 1..=19_u8) {
+        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..200), kind in prop_oneof![1..=19_u8, Just(24)]) {
             let mut frame = u16::try_from(body.len()).expect("short").to_be_bytes().to_vec();
             frame.extend_from_slice(&body);
             frame[2] = kind;

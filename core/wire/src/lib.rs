@@ -17,6 +17,7 @@ mod framing;
 pub mod gre;
 pub mod icmp;
 pub mod inner;
+pub mod key_expiry;
 pub mod layer;
 mod limit;
 pub mod link_hello;

@@ -19,12 +19,15 @@ pub enum Refusal {
     Busy,
     /// Different formats: one side sends IP packets and the other Ethernet frames.
     Format,
+    /// The client's key has expired. The hub's next message is the time
+    /// ([`Message::KeyExpires`](crate::control::Message::KeyExpires)).
+    ExpiredKey,
     /// Reason that this version does not know.
     Other(u8),
 }
 
 impl Refusal {
-    const KNOWN: [Self; 8] = [
+    const KNOWN: [Self; 9] = [
         Self::NotEnrolled,
         Self::UnknownToken,
         Self::UsedToken,
@@ -33,6 +36,7 @@ impl Refusal {
         Self::Flapping,
         Self::Busy,
         Self::Format,
+        Self::ExpiredKey,
     ];
 
     pub(crate) fn code(self) -> u8 {
@@ -45,6 +49,7 @@ impl Refusal {
             Self::Flapping => 6,
             Self::Busy => 7,
             Self::Format => 8,
+            Self::ExpiredKey => 9,
             Self::Other(code) => code,
         }
     }
@@ -80,6 +85,7 @@ impl core::fmt::Display for Refusal {
             }
             Self::Busy => "the hub cannot serve this machine now: see the hub's log",
             Self::Format => "one side transfers IP packets (hawser hub, hawser up), the other side Ethernet frames (hawser repeat): run the same on both",
+            Self::ExpiredKey => KEY_EXPIRED,
             Self::Other(code) => return write!(f, "the hub refused (code {code}): update this side"),
         })
     }
@@ -100,18 +106,21 @@ pub enum CloseReason {
     Superseded,
     /// The other side exceeds the limit of messages.
     Flood,
+    /// The client's key has expired.
+    Expired,
     /// Reason that this version does not know.
     Other(u8),
 }
 
 impl CloseReason {
-    const KNOWN: [Self; 6] = [
+    const KNOWN: [Self; 7] = [
         Self::Shutdown,
         Self::Replaced,
         Self::Revoked,
         Self::Protocol,
         Self::Superseded,
         Self::Flood,
+        Self::Expired,
     ];
 
     pub(crate) fn code(self) -> u8 {
@@ -122,6 +131,7 @@ impl CloseReason {
             Self::Protocol => 4,
             Self::Superseded => 5,
             Self::Flood => 6,
+            Self::Expired => 7,
             Self::Other(code) => code,
         }
     }
@@ -145,7 +155,34 @@ impl core::fmt::Display for CloseReason {
             Self::Protocol => "protocol violation",
             Self::Superseded => "replaced by a newer connection",
             Self::Flood => "too many messages",
+            Self::Expired => KEY_EXPIRED,
             Self::Other(code) => return write!(f, "closed with code {code}"),
         })
+    }
+}
+
+/// Text about an expired key whose time is unknown.
+const KEY_EXPIRED: &str = "the key of this machine has expired: ask the hub's administrator";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Codes of released versions, which must not change; other codes are those of later versions.
+    #[test]
+    fn each_code_has_one_reason_and_later_codes_are_kept() {
+        for code in 0..=u8::MAX {
+            let (refusal, reason) = (Refusal::from_code(code), CloseReason::from_code(code));
+            assert_eq!((refusal.code(), reason.code()), (code, code));
+            assert_eq!(matches!(refusal, Refusal::Other(_)), !(1..=9).contains(&code));
+            assert_eq!(matches!(reason, CloseReason::Other(_)), !(1..=7).contains(&code));
+        }
+        assert_eq!(Refusal::from_code(9), Refusal::ExpiredKey);
+        assert_eq!(CloseReason::from_code(7), CloseReason::Expired);
+        // A client of a version before the code stops as after every permanent refusal.
+        let unknown = Refusal::Other(9);
+        assert!(!unknown.is_temporary() && !Refusal::ExpiredKey.is_temporary());
+        assert!(unknown.to_string().contains("code 9"), "{unknown}");
+        assert!(Refusal::ExpiredKey.to_string().contains("has expired"));
     }
 }

@@ -187,6 +187,7 @@ impl Client {
                 | ClientAction::Rekey
                 | ClientAction::Leave
                 | ClientAction::Limit(_)
+                | ClientAction::KeyExpires(_)
                 | ClientAction::Receipt(_)
                 | ClientAction::Renew
                 | ClientAction::Closed(_) => {}

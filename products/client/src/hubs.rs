@@ -15,7 +15,7 @@ use hawser_config::invitation::Invitation;
 use hawser_config::{self as config, ClientConfig, HubUse};
 use hawser_control::client::networks::is_made_by_translator;
 use hawser_control::client::reach::{Call, Outcome, Reach};
-use hawser_control::client::{ConnectError, Established, Turn};
+use hawser_control::client::{Established, Turn};
 use hawser_control::tls;
 use hawser_linux::direct::Match;
 use hawser_proto::session::{HubChoice, Left, Sight, Standing, Step};
@@ -481,7 +481,7 @@ impl Client {
                 say_goodbye(established);
             }
             Err(error) => {
-                let is_refused = matches!(&error, ConnectError::Refused(refusal) if !refusal.is_temporary());
+                let is_refused = error.refusal().is_some_and(|refusal| !refusal.is_temporary());
                 if is_refused {
                     tracing::warn!(%error, "another hub rejects this client: `hawser leave` removes that hub");
                 } else {

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{anyhow, bail};
 use hawser_config::NetworkConfig;
@@ -201,6 +201,7 @@ impl Client {
         let without_hub = self.without_hub_notice().into_iter();
         let all: Vec<_> = without_hub
             .chain(self.notice.iter().cloned())
+            .chain(self.key_notice(SystemTime::now()))
             .chain(others)
             .collect();
         (!all.is_empty()).then(|| all.join("; "))

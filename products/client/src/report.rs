@@ -1,5 +1,7 @@
 //! Status report of the client.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use anyhow::anyhow;
 use hawser_control::client::networks::Transport;
 use hawser_control::report::{Answer, add_snapshot, explain, with_snapshot};
@@ -9,6 +11,7 @@ use hawser_host::sensors::Modem;
 use hawser_proto::scheduler;
 use hawser_units::{NetworkId, Rate};
 use hawser_wire::control::Limit;
+use hawser_wire::key_expiry::KeyState;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -121,6 +124,7 @@ impl Client {
             "notice": self.notices(),
             "swapped_names": self.quotas.usage.borrow().notices(&self.config),
             "limit": limit_status(self.driver.limit),
+            "key_expires_unix_s": self.driver.key_expiry.map(|expiry| expiry.0),
             "radio": self.radio.as_ref().map(|radio| radio.status()),
             "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
             "pool": self.pool.status(),
@@ -141,6 +145,14 @@ impl Client {
             add_snapshot(&mut status, snapshot);
             status
         });
+    }
+
+    /// Returns a notice for the user while the key of this machine expires soon.
+    pub(super) fn key_notice(&self, now: SystemTime) -> Option<String> {
+        let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let expiry = self.driver.key_expiry?;
+        let is_soon = expiry.state(now) == KeyState::Expiring;
+        is_soon.then(|| format!("key expires on {expiry}; ask the hub's administrator"))
     }
 
     /// Returns the uplinks of neighbours: networks like any other.

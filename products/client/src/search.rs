@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use hawser_config::WhenEnded;
 use hawser_control::client::driver::Happened;
-use hawser_control::client::{ConnectError, Established};
+use hawser_control::client::{ConnectError, Established, key_expired};
 use hawser_host::notification;
 use hawser_units::NetworkId;
 use hawser_wire::control::{CloseReason, Hello, Refusal, VERSION};
@@ -49,7 +49,7 @@ impl Client {
 
     pub(super) async fn on_happened(&mut self, happened: Happened) -> anyhow::Result<Next> {
         if let Happened::Outcome((_, network, outcome)) = &happened {
-            let is_refused = matches!(outcome, Err(ConnectError::Refused(_)));
+            let is_refused = outcome.as_ref().is_err_and(|error| error.refusal().is_some());
             self.fallback.handle_attempt(*network, is_refused);
         }
         match happened {
@@ -74,6 +74,7 @@ impl Client {
         self.notice = Some(error.to_string());
         let fatal = match error {
             ConnectError::Refused(refusal) => !refusal.is_temporary(),
+            ConnectError::KeyExpired(_) => true,
             // A single bad network (a captive portal) must not prevent the use of the others.
             ConnectError::HubKey(_) => {
                 self.driver.machine.session().is_none() && !self.driver.reach.is_busy()
@@ -109,8 +110,15 @@ impl Client {
         let text = format!("{error}; no packet leaves until `hawser down` (when_ended = \"block\")");
         if self.tunnel.close().await? {
             tracing::error!("{text}");
-            let (summary, body) = ("The hub has ended this machine's access", "sudo hawser status");
-            hawser_linux::tasks::spawn(notification::notify(summary.to_owned(), body.to_owned()));
+            let summary = "The hub has ended this machine's access".to_owned();
+            let body = match error {
+                ConnectError::KeyExpired(_) => error.to_string(),
+                ConnectError::Refused(_)
+                | ConnectError::HubKey(_)
+                | ConnectError::NoAnswer(_)
+                | ConnectError::Failed(..) => "sudo hawser status".to_owned(),
+            };
+            hawser_linux::tasks::spawn(notification::notify(summary, body));
         }
         self.notice = Some(text);
         Ok(())
@@ -168,7 +176,11 @@ impl Client {
         };
         tracing::warn!(%reason, "the hub ended the connection");
         line.abandon();
-        self.notice = Some(reason.to_string());
+        self.notice = Some(if reason == CloseReason::Expired {
+            key_expired(self.driver.key_expiry)
+        } else {
+            reason.to_string()
+        });
         // The hub may return in a moment; if not, other hubs need not wait for the detection of its
         // failure.
         let now = self.now();
@@ -179,7 +191,7 @@ impl Client {
                 self.driver.machine.handle_session_over();
                 self.driver.retry_at = Some(tokio::time::Instant::now() + LONG_PAUSE);
             }
-            CloseReason::Revoked => {
+            CloseReason::Revoked | CloseReason::Expired => {
                 self.driver.machine.handle_session_over();
                 self.seek(None);
             }

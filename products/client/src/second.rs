@@ -437,7 +437,7 @@ impl Client {
     }
 
     fn on_second_failed(&mut self, error: &ConnectError) {
-        if matches!(error, ConnectError::Refused(refusal) if !refusal.is_temporary()) {
+        if error.refusal().is_some_and(|refusal| !refusal.is_temporary()) {
             self.end_second("it rejects this client");
             self.second_at += BEGIN_AGAIN * (1 << self.second_refused.min(MAX_DOUBLINGS)) - BEGIN_AGAIN;
             self.second_refused += 1;

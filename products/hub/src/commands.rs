@@ -11,10 +11,11 @@ use hawser_config::identity::{Identity, random};
 use hawser_config::invitation::{HubAddress, Invitation, InvitedTo};
 use hawser_config::{Net4, Net6, StoreConfig};
 use hawser_control::enrolment::{
-    ClientStore, LogEntry, Unconfirmed, hubs_of_fleet, pool_of_fleet, unconfirmed_hubs,
+    ClientStore, LogEntry, Unconfirmed, author, hubs_of_fleet, pool_of_fleet, unconfirmed_hubs,
 };
 use hawser_host::control_socket::{Declined, Request, ask};
 use hawser_host::run_dir;
+use hawser_wire::control::KeyExpiry;
 use serde_json::{Value, json};
 
 use super::limits::standings;
@@ -224,10 +225,16 @@ pub fn admitted_ports(dir: &Path) -> anyhow::Result<AdmittedPorts> {
 }
 
 /// Invites a client. Returns the invitation, a line of text; in a fleet it also names other hubs.
+/// `expiry` is that of the key which will enrol, `None` for a key that does not expire.
 ///
 /// # Errors
 /// If the hub has not been initialised, the name is taken, or writing fails.
-pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invitation> {
+pub fn invite(
+    dir: &Path,
+    name: &str,
+    lifetime: Duration,
+    expiry: Option<KeyExpiry>,
+) -> anyhow::Result<Invitation> {
     let config = load(dir)?;
     let identity = Identity::load_or_create(&dir.join(KEY))?;
     let mut store = open_store(dir, &config)?;
@@ -238,7 +245,7 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
     let others = config.store.as_ref().map(|store| hubs_of_fleet(store, hub.key));
     let others = others.transpose()?.unwrap_or_default();
     // This is the last step that can fail, so that every created invitation is printed.
-    let token = store.invite(name, lifetime, SystemTime::now())?;
+    let token = store.invite_until(name, lifetime, expiry, SystemTime::now())?;
     Ok(Invitation {
         hub,
         others,
@@ -298,7 +305,8 @@ fn take_back(dir: &Path, name: &str) -> anyhow::Result<()> {
         Ok(None) => None,
         Ok(Some(hub)) => {
             let name = name.to_owned();
-            Some(ask(&run_dir::socket(hub), &Request::Revoke { name }))
+            let by = Some(author());
+            Some(ask(&run_dir::socket(hub), &Request::Revoke { name, by }))
         }
         Err(_) => None,
     };
@@ -353,6 +361,7 @@ pub fn list(dir: &Path) -> anyhow::Result<Value> {
             let limits = standings.get(&c.name);
             json!({
                 "name": c.name, "state": c.state(now), "inner": c.inner(), "subnets": c.subnets, "connected": false, "limits": limits,
+                "key_expires_unix_s": c.expiry.map(|expiry| expiry.0),
                 "wireguard": c.wireguard.map(|_| json!({})),
             })
         })
@@ -411,13 +420,13 @@ mod tests {
     fn invites_lists_and_revokes_without_a_daemon() {
         let dir = tempfile::tempdir().unwrap();
         assert!(
-            invite(dir.path(), "alice", Duration::from_secs(60))
+            invite(dir.path(), "alice", Duration::from_secs(60), None)
                 .unwrap_err()
                 .to_string()
                 .contains("hub init")
         );
         init(dir.path(), &example()).unwrap();
-        let line = invite(dir.path(), "alice", Duration::from_secs(60))
+        let line = invite(dir.path(), "alice", Duration::from_secs(60), None)
             .unwrap()
             .to_string();
         assert!(line.parse::<Invitation>().is_ok());
@@ -452,7 +461,7 @@ mod tests {
     fn a_hub_that_does_not_answer_is_said_and_the_enrolment_is_taken_back_all_the_same() {
         let dir = tempfile::tempdir().unwrap();
         init(dir.path(), &example()).unwrap();
-        invite(dir.path(), "alice", Duration::from_secs(60)).unwrap();
+        invite(dir.path(), "alice", Duration::from_secs(60), None).unwrap();
         let _claim = HubClaim::take(dir.path(), &dir.path().join("run")).unwrap();
         assert!(list(dir.path()).is_err());
         let said = format!("{:#}", revoke(dir.path(), "alice").unwrap_err());

@@ -1,11 +1,14 @@
 //! Diagnosis of a hub: finds reasons why it does not forward for its clients, and their remedies.
 
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use hawser_config::HubConfig;
 use hawser_host::control_socket;
 use hawser_host::finding::Finding;
 use hawser_linux::firewalls::forward_drops;
+use hawser_wire::control::KeyExpiry;
+use hawser_wire::key_expiry::KeyState;
 use serde_json::Value;
 
 use super::connections::Connections;
@@ -24,6 +27,8 @@ struct Seen {
     drops: Vec<String>,
     /// Used and maximum entries of the kernel's connection table.
     connections: Option<Connections>,
+    /// Time of the examination. Units: seconds since the beginning of 1970.
+    unix_s: u64,
 }
 
 /// Examines the hub on this machine without changes. `socket` is the hub's control socket.
@@ -44,6 +49,9 @@ pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Vec<Finding>> 
         ),
         drops: forward_drops(&config.interface.0),
         connections: Connections::read(),
+        unix_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
     };
     Ok(judge(&config, &seen))
 }
@@ -72,6 +80,7 @@ fn judge(config: &HubConfig, seen: &Seen) -> Vec<Finding> {
         all => Finding::good("dns", &format!("the hub provides {} resolvers to clients", all.len())),
     });
     found.extend(seen.connections.map(connections));
+    found.extend(keys(seen.status.as_ref(), seen.unix_s));
     found
 }
 
@@ -107,6 +116,32 @@ fn forwarding(config: &HubConfig, seen: &Seen) -> Finding {
     }
 }
 
+/// Names the clients whose keys expire soon; nothing if no key expires.
+fn keys(status: Option<&Value>, now_unix_s: u64) -> Option<Finding> {
+    let clients = status?["clients"].as_array()?.iter();
+    let expiring = clients.filter_map(|client| {
+        let expiry = KeyExpiry(client["key_expires_unix_s"].as_u64()?);
+        Some((client["name"].as_str()?, expiry))
+    });
+    let expiring: Vec<_> = expiring.collect();
+    let mut soon = expiring
+        .iter()
+        .filter(|(_, expiry)| expiry.state(now_unix_s) == KeyState::Expiring);
+    let Some((first, expiry)) = soon.next() else {
+        return (!expiring.is_empty())
+            .then(|| Finding::good("keys", "no key of a client expires within 7 days"));
+    };
+    let others = match soon.count() {
+        0 => String::new(),
+        more => format!(", and of {more} more within 7 days (`hawser hub list`)"),
+    };
+    Some(Finding::bad(
+        "keys",
+        &format!("the key of {first} expires on {expiry}{others}"),
+        &format!("run `sudo hawser hub limit {first} --expires 90d`, or --no-expiry"),
+    ))
+}
+
 fn connections(seen: Connections) -> Finding {
     if seen.is_nearly_full() {
         Finding::bad("conntrack", &seen.said(), &seen.remedy())
@@ -131,6 +166,7 @@ mod tests {
             forwarding: (true, Some(true)),
             drops: Vec::new(),
             connections: Some(Connections { used: 10, room: 1000 }),
+            unix_s: 1_800_000_000,
         }
     }
 
@@ -177,6 +213,22 @@ mod tests {
         assert_eq!(bad(&names, &seen), ["conntrack"]);
         let none = config("endpoints = [\"198.51.100.1:443\"]\npool = \"100.96.0.0/16\"\n");
         assert_eq!(bad(&none, &healthy()), ["dns"]);
+    }
+
+    #[test]
+    fn keys_that_expire_soon_are_named() {
+        let with = |expiries: &[Option<u64>]| {
+            let client = |at: &Option<u64>| json!({ "name": "alice", "key_expires_unix_s": at });
+            let clients: Vec<_> = expiries.iter().map(client).collect();
+            let found = keys(Some(&json!({ "clients": clients })), 1_800_000_000);
+            found.map(|finding| (finding.good, finding.said))
+        };
+        assert_eq!(with(&[None]), None);
+        assert_eq!(with(&[Some(1_799_000_000)]).map(|(good, _)| good), Some(true));
+        let (good, said) = with(&[Some(1_900_000_000), Some(1_800_000_060), Some(1_800_000_060)]).unwrap();
+        assert!(!good);
+        let expected = "the key of alice expires on 2027-01-15 08:01 UTC, and of 1 more within 7 days";
+        assert!(said.starts_with(expected), "{said}");
     }
 
     #[test]

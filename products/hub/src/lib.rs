@@ -23,6 +23,7 @@
 //! | usage of the kernel's connection table | `connections.rs` |
 //! | limits of clients | `limits.rs` |
 //! | connections of clients that were revoked | `departed.rs` |
+//! | reports about keys that expire | `expiring.rs` |
 //! | whether sessions are passed to a successor | `parting.rs` |
 //! | distribution of sessions over threads | `spread.rs` |
 //! | flows that peers send through the hub | `waypoint.rs` |
@@ -39,6 +40,7 @@ mod commands;
 mod connections;
 mod departed;
 pub mod doctor;
+mod expiring;
 mod limits;
 mod names;
 mod over_tls;
@@ -57,7 +59,7 @@ mod zone;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use hawser_config::identity::Identity;
@@ -91,6 +93,7 @@ use accounts::Accounts;
 use carrying::Carrying;
 use connections::Connections;
 use departed::Departed;
+use expiring::Expiring;
 use names::Terms;
 use over_tls::{OverTls, over_tls};
 use parting::Parting;
@@ -329,7 +332,7 @@ impl Hub {
         let mut meter = tokio::time::interval(METER);
         meter.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut accounts = Accounts::open(&self.options.dir, self.store.clone());
-        let mut departed = Departed::default();
+        let (mut departed, mut expiring) = (Departed::default(), Expiring::default());
         let (carries, mut carried) = mpsc::channel(1);
         self.control.hold_against_store();
         let mut counts_quotas = self.see_to_quotas(&accounts);
@@ -359,6 +362,7 @@ impl Hub {
                     }
                 }
                 _ = meter.tick() => {
+                    expiring.follow(&self.store, SystemTime::now());
                     let carries = carries.clone();
                     let places = self.tls.as_ref().map(|tls| tls.listening.connections().clone());
                     (self.orders)(Command::Snapshot(Box::new(move |snapshot| {

@@ -6,21 +6,23 @@ use std::path::Path;
 use hawser_control::enrolment::{LimitChange, MonthSum, Standing};
 use hawser_linux::clock::local_time;
 use hawser_units::Bytes;
+use hawser_wire::control::KeyExpiry;
 
 use super::stores::{load, open_store};
 use super::usage;
 
-/// Changes the limits of a client; every running hub of a fleet applies them within 1 s.
+/// Changes the limits of a client, and the expiry of its key; every running hub of a fleet applies
+/// them within 1 s. Returns the limits and the expiry.
 ///
 /// # Errors
 /// If there is no such client, or the store cannot be written.
-pub fn limit(dir: &Path, name: &str, change: LimitChange) -> anyhow::Result<Standing> {
+pub fn limit(dir: &Path, name: &str, change: LimitChange) -> anyhow::Result<(Standing, Option<KeyExpiry>)> {
     let config = load(dir)?;
-    let limits = open_store(dir, &config)?.set_limits(name, change)?;
+    let client = open_store(dir, &config)?.set_limits(name, change)?;
     // The limits apply even if the usage is unknown.
     let used = used_this_month(&usage(dir, false).unwrap_or_default());
     let used = used.get(name).copied().unwrap_or_default();
-    Ok(Standing::of(&limits, &config.limits, used))
+    Ok((Standing::of(&client.limits, &config.limits, used), client.expiry))
 }
 
 /// Adds the clients' limits to the sums of the present month; past months and clients that are no

@@ -74,10 +74,10 @@ impl Hub {
                 self.control.drain(is_on);
                 Ok(json!({ "draining": is_on }))
             }
-            Request::Revoke { name } => {
+            Request::Revoke { name, by } => {
                 let (control, wireguard) = (self.control.clone(), self.wireguard.clone());
                 hawser_linux::tasks::spawn(async move {
-                    let revoked = control.revoke(&name).await;
+                    let revoked = control.revoke(&name, by).await;
                     if let Some(wireguard) = wireguard {
                         wireguard.follow(&control, true).await;
                     }

@@ -28,7 +28,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use hawser_config::identity::KeyHash;
 use hawser_config::{ClientNames, HubConfig};
@@ -386,6 +386,7 @@ impl Waypoint {
         let mut present = BTreeSet::new();
         present.extend(self.guests.values().map(|guest| guest.key));
         let (store, policy) = (self.store.lock(), self.policy.borrow());
+        let wall = SystemTime::now();
         let mut may: BTreeMap<KeyHash, bool> = BTreeMap::new();
         let mut over = Vec::new();
         for (nonce, relay) in &mut self.relays {
@@ -394,7 +395,7 @@ impl Waypoint {
             }
             let may = *may.entry(relay.guest).or_insert_with(|| {
                 let guest = store.by_key(relay.guest);
-                guest.is_some_and(|guest| policy.allowed.allows(&guest.name))
+                guest.is_some_and(|guest| !guest.is_expired(wall) && policy.allowed.allows(&guest.name))
             });
             if !may || !policy.isolation.allows(relay.to.ip()) || relay.is_over(now) {
                 over.push(*nonce);

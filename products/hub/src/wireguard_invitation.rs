@@ -6,6 +6,7 @@ use anyhow::bail;
 use hawser_config::HubConfig;
 use hawser_host::control_socket::{Request, ask};
 use hawser_host::run_dir;
+use hawser_wire::control::KeyExpiry;
 use hawser_wireguard::{ClientConfig, PrivateKey};
 use zeroize::Zeroizing;
 
@@ -23,12 +24,17 @@ pub struct WireGuardInvitation {
     pub warnings: Vec<String>,
 }
 
-/// Enrols a client that uses WireGuard, with a new key. Must be called within a tokio runtime.
+/// Enrols a client that uses WireGuard, with a new key; `expiry` is that of the key, `None` for a
+/// key that does not expire. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// If the hub has not been initialised or has no `[wireguard]`, the name is taken, or writing
 /// fails.
-pub async fn invite_wireguard(dir: &Path, name: &str) -> anyhow::Result<WireGuardInvitation> {
+pub async fn invite_wireguard(
+    dir: &Path,
+    name: &str,
+    expiry: Option<KeyExpiry>,
+) -> anyhow::Result<WireGuardInvitation> {
     let mut config = load(dir)?;
     let Some(endpoint) = config.wireguard_address() else {
         bail!(
@@ -42,7 +48,7 @@ pub async fn invite_wireguard(dir: &Path, name: &str) -> anyhow::Result<WireGuar
     Terms::take_over(&mut config);
     resolvers::complete(&mut config, &own_addresses().await?);
     let key = PrivateKey::generate();
-    let client = open_store(dir, &config)?.enrol_wireguard(name, key.public())?;
+    let client = open_store(dir, &config)?.enrol_wireguard(name, key.public(), expiry)?;
     let text = ClientConfig {
         key,
         inner: client.inner(),
@@ -81,7 +87,7 @@ mod tests {
     fn an_invitation_enrols_at_once_and_only_where_the_hub_has_a_port() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.unwrap();
-        let invite = |dir: &Path, name: &str| runtime.block_on(invite_wireguard(dir, name));
+        let invite = |dir: &Path, name: &str| runtime.block_on(invite_wireguard(dir, name, None));
         let dir = tempfile::tempdir().unwrap();
         let hub = HubInit {
             endpoints: vec!["hub.example.org:443".parse().unwrap()],

@@ -231,7 +231,9 @@ impl Joining {
             ConnectError::NoAnswer(remote) => {
                 format!("no answer from the box at {remote}: check that its firewall admits UDP")
             }
-            ConnectError::Refused(_) | ConnectError::Failed(..) => error.to_string(),
+            ConnectError::Refused(_) | ConnectError::KeyExpired(_) | ConnectError::Failed(..) => {
+                error.to_string()
+            }
         });
         if !self.driver.reach.is_busy() && self.driver.line.is_none() {
             let pause = self.driver.reach.pause();
@@ -285,7 +287,7 @@ impl Joining {
         };
         tracing::warn!(%reason, "the other box ended the connection");
         line.abandon();
-        if reason == CloseReason::Revoked {
+        if matches!(reason, CloseReason::Revoked | CloseReason::Expired) {
             self.driver.machine.handle_session_over();
         } else {
             self.driver.machine.handle_control_down();

@@ -1,6 +1,7 @@
 //! Rates, amounts and limits, as tables show them.
 
 use hawser_config::Speed;
+use hawser_wire::control::KeyExpiry;
 use serde_json::Value;
 
 /// Formats a rate, such as `20.0 Mbit/s`.
@@ -68,6 +69,13 @@ pub(crate) fn quota_of(limits: &Value) -> String {
             format!("{} of {} left", bytes(left), bytes(quota))
         }
     }
+}
+
+/// Returns the expiry of a client's key in a status, such as `2027-03-01 00:00 UTC`; `None` if the
+/// key does not expire.
+pub(crate) fn expiry_text(client: &Value) -> Option<String> {
+    let unix_s = client["key_expires_unix_s"].as_u64()?;
+    Some(KeyExpiry(unix_s).to_string())
 }
 
 #[cfg(test)]

@@ -17,11 +17,12 @@ use hawser_hub::{self as hub, HubInit, HubOptions, Spread};
 use hawser_linux::confine::Duty;
 use hawser_terminal::{columns, complain, say, show};
 use hawser_units::Service;
+use hawser_wire::control::KeyExpiry;
 use serde_json::{Value, json};
 
-use crate::amounts::{bytes, cap_of, quota_of, wireguard_of};
+use crate::amounts::{bytes, cap_of, expiry_text, quota_of, wireguard_of};
 use crate::cli_history::dated_clock;
-use crate::cli_limit::{self, LimitArgs};
+use crate::cli_limit::{self, LimitArgs, expiry_of};
 use crate::cli_policy::{self, PolicyArgs};
 use crate::cli_setup::{self, SetupArgs};
 use crate::directories::{Directories, confine};
@@ -58,11 +59,13 @@ enum HubCommand {
     Revoke(NameArgs),
     /// Lists the clients, and the hubs that share them.
     List(ListArgs),
-    /// Shows the changes of clients: invitations, enrolments, revocations, limits, ports, subnets.
+    /// Shows the changes of clients: invitations, enrolments, revocations, limits, expired keys,
+    /// ports and subnets.
     ///
     /// Each change has its time, its author and the machine. The author is the user of the command,
-    /// behind sudo too, and for an enrolment the code of the client's key. Hubs that share a
-    /// database have one log. The newest 8,000 entries are kept at least.
+    /// behind sudo too, for an enrolment the code of the client's key, and for the expiry of a key
+    /// the hub. Hubs that share a database have one log. The newest 8,000 entries are kept at
+    /// least.
     Log(LogOfChanges),
     /// Shows the traffic of each client, by month, over all hubs of the fleet.
     ///
@@ -145,6 +148,10 @@ struct InviteArgs {
     /// Time for which the invitation is valid.
     #[arg(long, value_name = "TIME", default_value = LIFETIME, value_parser = span)]
     expires: Span,
+    /// Time from now until the key that is enrolled with the invitation expires, such as 90d, or
+    /// the day (UTC) at whose beginning it expires, such as 2027-03-01 [default: never].
+    #[arg(long, value_name = "TIME|DATE")]
+    key_expires: Option<String>,
     /// Also shows the invitation as a QR code.
     #[arg(long, conflicts_with = "json")]
     qr: bool,
@@ -302,7 +309,8 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         HubCommand::Init(args) => init(args)?,
         HubCommand::Invite(args) if args.wireguard => invite_wireguard(&args)?,
         HubCommand::Invite(args) => {
-            let invitation = hub::invite(&args.directories.dir, &args.name, args.expires.0)?.to_string();
+            let (dir, expiry) = (&args.directories.dir, key_expiry(&args)?);
+            let invitation = hub::invite(dir, &args.name, args.expires.0, expiry)?.to_string();
             print(
                 args.json,
                 || json!({ "version": 1, "name": args.name, "invitation": invitation }),
@@ -378,11 +386,17 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the expiry of an invited client's key.
+fn key_expiry(args: &InviteArgs) -> anyhow::Result<Option<KeyExpiry>> {
+    let expiry = args.key_expires.as_deref();
+    expiry.map(|text| expiry_of(text, SystemTime::now())).transpose()
+}
+
 fn invite_wireguard(args: &InviteArgs) -> anyhow::Result<()> {
     if let Some(out) = args.out.as_ref().filter(|out| out.exists()) {
         bail!("{} exists: remove it, or choose another file", out.display());
     }
-    let invitation = hub::invite_wireguard(&args.directories.dir, &args.name);
+    let invitation = hub::invite_wireguard(&args.directories.dir, &args.name, key_expiry(args)?);
     let invitation = runtime()?.block_on(invitation)?;
     let text = invitation.text.trim_end();
     match &args.out {
@@ -517,10 +531,12 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
 }
 
 fn table(list: &Value) -> String {
-    let rows: Vec<_> = list["clients"]
-        .as_array()
-        .into_iter()
-        .flatten()
+    let clients = list["clients"].as_array().into_iter().flatten();
+    let has_expiry = clients.clone().any(|client| expiry_text(client).is_some());
+    let mut heads = vec!["client", "state", "cap", "quota"];
+    heads.extend(has_expiry.then_some("key expires"));
+    heads.extend(["inner addresses", "subnets"]);
+    let rows: Vec<_> = clients
         .map(|client| {
             let inner: Vec<_> = client["inner"]
                 .as_array()
@@ -528,7 +544,9 @@ fn table(list: &Value) -> String {
                 .flatten()
                 .filter_map(Value::as_str)
                 .collect();
-            let state = if !client["wireguard"].is_null() {
+            let state = if client["state"] == "key expired" {
+                "key expired".to_owned()
+            } else if !client["wireguard"].is_null() {
                 wireguard_of(client)
             } else if client["connected"] == true {
                 "connected".to_owned()
@@ -539,24 +557,21 @@ fn table(list: &Value) -> String {
                 let words = of.as_array().into_iter().flatten().filter_map(Value::as_str);
                 words.collect::<Vec<_>>().join(", ")
             };
-            vec![
+            let mut row = vec![
                 client["name"].as_str().unwrap_or("?").to_owned(),
                 state,
                 cap_of(&client["limits"]),
                 quota_of(&client["limits"]),
-                inner.join(" "),
-                words(&client["subnets"]),
-            ]
+            ];
+            row.extend(has_expiry.then(|| expiry_text(client).unwrap_or_else(|| "-".to_owned())));
+            row.extend([inner.join(" "), words(&client["subnets"])]);
+            row
         })
         .collect();
     let clients = if rows.is_empty() {
         "no clients yet: `hawser hub invite NAME` prints an invitation".to_owned()
     } else {
-        columns(
-            &["client", "state", "cap", "quota", "inner addresses", "subnets"],
-            &rows,
-            "",
-        )
+        columns(&heads, &rows, "")
     };
     match list["hubs"].as_array() {
         Some(hubs) => format!("{clients}\n\n{}", table_of_hubs(hubs)),

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
         None => FIRST.to_owned(),
     };
     let lifetime = span(LIFETIME).map_err(anyhow::Error::msg)?;
-    let invitation = hub::invite(dir, &client, lifetime.0)?.to_string();
+    let invitation = hub::invite(dir, &client, lifetime.0, None)?.to_string();
     say!("\non {client}, within {LIFETIME}: sudo hawser up\nasks for the invitation: {invitation}")?;
     if std::io::stdout().is_terminal() {
         say!("{}", crate::qr::code(&invitation)?)?;

@@ -17,7 +17,7 @@ use self::notes::{
     certificate, client_limits, devices, leases, logins, modems, moving, over_tls, preferences, subnets,
     translated, treated, wifi,
 };
-use crate::amounts::{bytes, cap_of, quota_of, rate, wireguard_of};
+use crate::amounts::{bytes, cap_of, expiry_text, quota_of, rate, wireguard_of};
 use crate::directories::DaemonArgs;
 use crate::guests::print;
 
@@ -477,6 +477,13 @@ fn render_hub(status: &Value) -> String {
         if is_limited && client["connected"] == true {
             let (name, cap, quota) = (text(&client["name"]), cap_of(limits), quota_of(limits));
             let _ = writeln!(out, "{name}: cap {cap}, quota {quota}");
+        }
+        if let Some(expiry) = expiry_text(client) {
+            let tense = match client["state"].as_str() {
+                Some("key expired") => "has expired",
+                _ => "expires",
+            };
+            let _ = writeln!(out, "{}: its key {tense} on {expiry}", text(&client["name"]));
         }
         if !client["wireguard"].is_null() {
             let _ = writeln!(out, "{}: {}", text(&client["name"]), wireguard_of(client));

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hawser_dataplane::{EpochKeys, Role};
-use hawser_wire::control::{Hello, Message, Refusal, Welcome};
+use hawser_wire::control::{Hello, KeyExpiry, Message, Refusal, Welcome};
 use quinn::{ConnectionError, Endpoint};
 use thiserror::Error;
 use tokio::sync::{Mutex, mpsc};
@@ -36,6 +36,9 @@ pub enum ConnectError {
     /// The hub rejected the client.
     #[error("{0}")]
     Refused(Refusal),
+    /// The client's key has expired at the hub, at this time if the hub has reported it.
+    #[error("{}", key_expired(*.0))]
+    KeyExpired(Option<KeyExpiry>),
     /// Another machine, or the hub with a new key, answers at the hub's address.
     #[error(
         "the hub at {0} has another key than the invitation: ask for a new invitation (or an attacker intercepts the connection)"
@@ -55,10 +58,30 @@ impl ConnectError {
     pub fn of(self, hub: SocketAddr) -> Self {
         match self {
             Self::Refused(refusal) => Self::Refused(refusal),
+            Self::KeyExpired(expiry) => Self::KeyExpired(expiry),
             Self::HubKey(_) => Self::HubKey(hub),
             Self::NoAnswer(_) => Self::NoAnswer(hub),
             Self::Failed(_, why) => Self::Failed(hub, why),
         }
+    }
+
+    /// Returns the hub's reason if it rejected the client.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(*refusal),
+            Self::KeyExpired(_) => Some(Refusal::ExpiredKey),
+            Self::HubKey(_) | Self::NoAnswer(_) | Self::Failed(..) => None,
+        }
+    }
+}
+
+/// Returns the text for a user whose key has expired at the hub.
+#[must_use]
+pub fn key_expired(expiry: Option<KeyExpiry>) -> String {
+    match expiry {
+        Some(expiry) => format!("key expired on {expiry}; ask the hub's administrator"),
+        None => "key expired; ask the hub's administrator".to_owned(),
     }
 }
 
@@ -177,6 +200,13 @@ async fn present(
                 welcome,
                 keys,
             })
+        }
+        Ok(Message::Refused(Refusal::ExpiredKey)) => {
+            let expiry = match stream.next().await {
+                Ok(Message::KeyExpires(expiry)) => expiry,
+                Ok(_) | Err(_) => None,
+            };
+            Err(ConnectError::KeyExpired(expiry))
         }
         Ok(Message::Refused(reason)) => Err(ConnectError::Refused(reason)),
         Ok(_) => Err(ConnectError::Failed(

@@ -9,6 +9,7 @@ mod changes;
 mod confirmation;
 mod database;
 mod directory;
+mod expiry;
 mod fleet;
 mod limits;
 mod records;
@@ -27,14 +28,16 @@ use hawser_config::invitation::{HubAddress, InvitedTo, MAX_OTHERS, Token, check_
 use hawser_config::{StoreConfig, WireGuardKey};
 use hawser_host::usage::DaySum;
 use hawser_units::Service;
-use hawser_wire::control::Refusal;
+use hawser_wire::control::{KeyExpiry, Refusal};
 use serde_json::Value;
 
 use self::database::Database;
 use self::directory::Directory;
+use self::expiry::{Expiries, unix_s};
 use self::fleet::{Fleet, View, Writer};
 use self::records::{Edit, Known, QUARANTINE, Records, unknown};
 
+pub use self::changes::author;
 pub use self::confirmation::{Unconfirmed, unconfirmed_hubs};
 pub use self::fleet::OtherHub;
 pub use self::limits::{ClientLimits, LimitChange, Own, Standing};
@@ -60,6 +63,10 @@ pub struct Client {
     pub subnets: Vec<Subnet>,
     /// Limits of the client.
     pub limits: ClientLimits,
+    /// Expiry of the key; `None` for a key that does not expire.
+    pub expiry: Option<KeyExpiry>,
+    /// Set once the log has the expiry of the key.
+    is_expiry_logged: bool,
     /// SHA-256 of the token, used or not.
     token: Option<[u8; 32]>,
     /// Expiry of the invitation.
@@ -82,10 +89,11 @@ impl Client {
         self.key.or(self.wireguard.map(|key| KeyHash::of(&key.0)))
     }
 
-    /// `enrolled`, `invited` or `expired`.
+    /// `enrolled`, `key expired`, `invited` or, for an invitation, `expired`.
     #[must_use]
     pub fn state(&self, now: SystemTime) -> &'static str {
         match self.owner() {
+            Some(_) if self.is_expired(now) => "key expired",
             Some(_) => "enrolled",
             None if now < self.expires => "invited",
             None => "expired",
@@ -101,6 +109,8 @@ pub struct ClientStore {
     known: Known,
     /// Number of changes so far.
     generation: u64,
+    /// Keys that have expired by the last read.
+    expiries: Expiries,
 }
 
 impl ClientStore {
@@ -180,6 +190,7 @@ impl ClientStore {
             pool,
             known: Known::default(),
             generation: 0,
+            expiries: Expiries::default(),
         };
         store.reload()?;
         Ok(store)
@@ -192,9 +203,19 @@ impl ClientStore {
     /// # Errors
     /// If the storage cannot be read; the state in memory remains.
     pub fn reload(&mut self) -> anyhow::Result<()> {
-        let has_changed = self.records.read(&mut self.known)?;
-        self.generation += u64::from(has_changed);
-        Ok(())
+        self.reload_at(SystemTime::now())
+    }
+
+    /// Does the same as [`reload`](Self::reload) at a time. Keys that have expired since the last
+    /// call count as a change.
+    pub(crate) fn reload_at(&mut self, now: SystemTime) -> anyhow::Result<()> {
+        let read = self.records.read(&mut self.known);
+        self.generation += u64::from(*read.as_ref().unwrap_or(&false));
+        let have_expired = self
+            .expiries
+            .handle_time(&self.known, self.generation, unix_s(now));
+        self.generation += u64::from(have_expired);
+        read.map(drop)
     }
 
     /// Executes the decision of `decide` about the present clients, exclusively of other processes.
@@ -282,6 +303,21 @@ impl ClientStore {
     /// The name is unfit or enrolled, the pool is used up, or the storage refuses; nothing changes
     /// then.
     pub fn invite(&mut self, name: &str, lifetime: Duration, now: SystemTime) -> anyhow::Result<Token> {
+        self.invite_until(name, lifetime, None, now)
+    }
+
+    /// Invites as [`invite`](Self::invite) does; `expiry` is that of the key which will enrol,
+    /// `None` to keep the expiry of an unused invitation.
+    ///
+    /// # Errors
+    /// As [`invite`](Self::invite).
+    pub fn invite_until(
+        &mut self,
+        name: &str,
+        lifetime: Duration,
+        expiry: Option<KeyExpiry>,
+        now: SystemTime,
+    ) -> anyhow::Result<Token> {
         check_name(name)?;
         let pool = self.pool;
         let token = Token(random());
@@ -289,10 +325,12 @@ impl ClientStore {
         self.change(|known| {
             // The addresses of the damaged record's client are unknown.
             known.refuse_damage()?;
+            let newcomer = known.newcomer(name, pool)?;
             let client = Client {
                 token: Some(hash),
                 expires: now + lifetime,
-                ..known.newcomer(name, pool)?
+                expiry: expiry.or(newcomer.expiry),
+                ..newcomer
             };
             Ok((vec![Edit::Put(Box::new(client))], ()))
         })?;
@@ -300,18 +338,26 @@ impl ClientStore {
     }
 
     /// Enrols `name` with a WireGuard key immediately; an unused invitation with that name expires.
+    /// `expiry` is that of the key.
     ///
     /// # Errors
     /// The name is unfit or enrolled, the pool is used up, or the storage refuses; nothing changes
     /// then.
-    pub fn enrol_wireguard(&mut self, name: &str, key: WireGuardKey) -> anyhow::Result<Client> {
+    pub fn enrol_wireguard(
+        &mut self,
+        name: &str,
+        key: WireGuardKey,
+        expiry: Option<KeyExpiry>,
+    ) -> anyhow::Result<Client> {
         check_name(name)?;
         let pool = self.pool;
         self.change(|known| {
             known.refuse_damage()?;
+            let newcomer = known.newcomer(name, pool)?;
             let client = Client {
                 wireguard: Some(key),
-                ..known.newcomer(name, pool)?
+                expiry: expiry.or(newcomer.expiry),
+                ..newcomer
             };
             Ok((vec![Edit::Put(Box::new(client.clone()))], client))
         })
@@ -333,11 +379,15 @@ impl ClientStore {
                 Some(before) if before == key => return Ok((Vec::new(), Ok(invited))),
                 Some(_) => return Ok((Vec::new(), Err(Refusal::UsedToken))),
                 None if now >= invited.expires => return Ok((Vec::new(), Err(Refusal::ExpiredToken))),
+                None if invited.is_expired(now) => return Ok((Vec::new(), Err(Refusal::ExpiredKey))),
                 None => {}
             }
             // A machine has one enrolment at a hub: the new one replaces the old one, whose
             // addresses become free.
-            let old = known.by_key(key).map(|old| Edit::Remove(old.name.clone()));
+            let old = known.by_key(key).map(|old| Edit::Remove {
+                name: old.name.clone(),
+                by: None,
+            });
             let client = Client {
                 key: Some(key),
                 ..invited
@@ -379,8 +429,21 @@ impl ClientStore {
     /// # Errors
     /// There is no such client, or the storage refuses.
     pub fn revoke(&mut self, name: &str) -> anyhow::Result<()> {
+        self.revoke_for(name, None)
+    }
+
+    /// Revokes as [`revoke`](Self::revoke) does, at the request of another process, whose user
+    /// appears in the log.
+    ///
+    /// # Errors
+    /// As [`revoke`](Self::revoke).
+    pub fn revoke_for(&mut self, name: &str, by: Option<&str>) -> anyhow::Result<()> {
         check_name(name)?;
-        self.change(|_| Ok((vec![Edit::Remove(name.to_owned())], ())))
+        let removal = Edit::Remove {
+            name: name.to_owned(),
+            by: by.map(str::to_owned),
+        };
+        self.change(|_| Ok((vec![removal.clone()], ())))
     }
 
     /// Forwards a port of the hub to a client, or ends that.
@@ -404,17 +467,16 @@ impl ClientStore {
         })
     }
 
-    /// Changes the limits of a client.
+    /// Changes the limits of a client, and the expiry of its key. Returns the changed client.
     ///
     /// # Errors
     /// If there is no such client, or writing fails; nothing is changed.
-    pub fn set_limits(&mut self, name: &str, change: LimitChange) -> anyhow::Result<ClientLimits> {
+    pub fn set_limits(&mut self, name: &str, change: LimitChange) -> anyhow::Result<Client> {
         check_name(name)?;
         self.change(|known| {
             let mut client = known.clients.get(name).cloned().ok_or_else(|| unknown(name))?;
-            client.limits.apply(change);
-            let limits = client.limits;
-            Ok((vec![Edit::Put(Box::new(client))], limits))
+            client.apply(change);
+            Ok((vec![Edit::Put(Box::new(client.clone()))], client))
         })
     }
 
@@ -463,6 +525,8 @@ impl Known {
             ports: Vec::new(),
             subnets: Vec::new(),
             limits: before.map(|client| client.limits).unwrap_or_default(),
+            expiry: before.and_then(|client| client.expiry),
+            is_expiry_logged: false,
             token: None,
             expires: SystemTime::UNIX_EPOCH,
         })
@@ -663,7 +727,7 @@ impl SharedStore {
         let mut refusal = Refusal::NotEnrolled;
         if let Some(token) = token.filter(|_| !is_stale) {
             match self.change(move |store| store.enrol(&token, key, now)).await {
-                Ok(client) => return Ok(client),
+                Ok(client) => return client.unexpired(now),
                 Err(error) => refusal = error,
             }
         }
@@ -671,30 +735,51 @@ impl SharedStore {
             tracing::error!(error = format!("{error:#}"), "cannot read the enrolled hosts");
             Refusal::Busy
         })?;
-        store.by_key(key).cloned().ok_or(refusal)
+        store.by_key(key).cloned().ok_or(refusal)?.unexpired(now)
     }
 
-    /// Revokes a client, as [`ClientStore::revoke`] does.
+    /// Revokes a client, as [`ClientStore::revoke_for`] does.
     ///
     /// # Errors
     /// There is no such client, or the storage refuses.
-    pub async fn revoke(&self, name: &str) -> anyhow::Result<()> {
+    pub async fn revoke(&self, name: &str, by: Option<String>) -> anyhow::Result<()> {
         let name = name.to_owned();
-        self.change(move |store| store.revoke(&name)).await
+        self.change(move |store| store.revoke_for(&name, by.as_deref()))
+            .await
     }
 
-    /// Returns whether the client is enrolled with that key now; as far as is known if the storage
-    /// does not answer, and never once the known state has [expired](Self::is_expired).
+    /// Writes the expiry of keys into the log of changes: of each key once, for all hubs of a
+    /// fleet, also if no hub was running at its time. Does nothing if the log has all of them.
+    ///
+    /// # Errors
+    /// If the storage refuses.
+    pub async fn log_expiries(&self, now: SystemTime) -> anyhow::Result<()> {
+        if !self.lock().iter().any(|client| client.owes_expiry(now)) {
+            return Ok(());
+        }
+        self.change(move |store| store.log_expiries(now)).await
+    }
+
+    /// Checks whether the client is enrolled with that key now, and the key has not expired; as far
+    /// as is known if the storage does not answer, and never once the known state has
+    /// [expired](Self::is_expired).
     ///
     /// Cost: at most two system calls while the store is unchanged.
-    #[must_use]
-    pub fn has(&self, name: &str, key: KeyHash) -> bool {
+    ///
+    /// # Errors
+    /// The rejection for the client.
+    pub fn check(&self, name: &str, key: KeyHash, now: SystemTime) -> Result<(), Refusal> {
         let mut store = self.lock();
-        if let Err(error) = store.reload() {
+        if let Err(error) = store.reload_at(now) {
             tracing::warn!(error = format!("{error:#}"), "cannot read the enrolled hosts");
         }
-        let is_enrolled = store.by_name(name).is_some_and(|client| client.key == Some(key));
-        is_enrolled && !self.is_expired()
+        let client = store.by_name(name).filter(|client| client.key == Some(key));
+        let client = client.filter(|_| !self.is_expired());
+        client
+            .cloned()
+            .ok_or(Refusal::NotEnrolled)?
+            .unexpired(now)
+            .map(drop)
     }
 }
 

@@ -2,6 +2,7 @@
 //! requests.
 
 mod core;
+mod expiring;
 mod fleet;
 mod handover;
 mod index;
@@ -81,7 +82,7 @@ pub struct HubControl {
 pub struct ClientStatus {
     /// Name of the client.
     pub name: String,
-    /// `enrolled`, `invited` or `expired`.
+    /// `enrolled`, `key expired`, `invited` or `expired` (an invitation).
     pub state: &'static str,
     /// Set if a control connection is up.
     pub connected: bool,
@@ -93,6 +94,8 @@ pub struct ClientStatus {
     pub subnets: Vec<Subnet>,
     /// Limits and usage.
     pub limits: Standing,
+    /// Expiry of the key; `None` if it does not expire. Units: seconds since the beginning of 1970.
+    pub key_expires_unix_s: Option<u64>,
     /// Number of takeovers of its identity by another machine.
     pub replaced: u64,
 }
@@ -181,13 +184,14 @@ impl HubControl {
         }
     }
 
-    /// Revokes a client's enrolment and ends its session immediately.
+    /// Revokes a client's enrolment and ends its session immediately. `by` is the user who
+    /// requested it; `None` for the user of this process.
     ///
     /// # Errors
     /// If there is no such client, or writing fails.
-    pub async fn revoke(&self, name: &str) -> anyhow::Result<()> {
+    pub async fn revoke(&self, name: &str, by: Option<String>) -> anyhow::Result<()> {
         let store = self.lock().store.clone();
-        store.revoke(name).await?;
+        store.revoke(name, by).await?;
         self.lock().hold_against_store();
         if let Some(movers) = &self.movers {
             movers.expel();
@@ -197,7 +201,7 @@ impl HubControl {
     }
 
     /// Ends the sessions and connections of clients that the store no longer contains, regardless
-    /// of who removed them. Must be called every
+    /// of who removed them, and of clients whose keys have expired. Must be called every
     /// [`POLL_INTERVAL`](crate::enrolment::POLL_INTERVAL).
     pub fn hold_against_store(&self) {
         self.lock().hold_against_store();
@@ -381,7 +385,14 @@ impl HubControl {
             Err(refusal) => {
                 tracing::info!(from = %self.origin(connection.remote_address()), ?refusal, machine = hello.name_hint,
                     "client refused");
-                stream.finish(&Message::Refused(refusal)).await;
+                let is_expired = refusal == Refusal::ExpiredKey;
+                let expiry = is_expired.then(|| self.lock().expiry_of(key)).flatten();
+                if expiry.is_some() {
+                    stream.send(&Message::Refused(refusal)).await?;
+                    stream.finish(&Message::KeyExpires(expiry)).await;
+                } else {
+                    stream.finish(&Message::Refused(refusal)).await;
+                }
                 anyhow::bail!("refused: {refusal:?}")
             }
         }

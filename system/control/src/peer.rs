@@ -296,9 +296,11 @@ impl Guests {
             return;
         }
         present.held_against = store.generation();
+        let now = SystemTime::now();
         for (name, key, connection) in present.connections.values() {
-            if store.by_name(name).is_none_or(|guest| guest.key != Some(*key)) {
-                tracing::info!(peer = name, "revoked");
+            let guest = store.by_name(name).filter(|guest| guest.key == Some(*key));
+            if guest.is_none_or(|guest| guest.is_expired(now)) {
+                tracing::info!(peer = name, "revoked, or its key has expired");
                 connection.close(0_u8.into(), b"");
             }
         }
@@ -358,7 +360,7 @@ impl Guests {
                 return Err("too many messages");
             }
             // The enrolment was revoked in the meantime, so messages are no longer executed.
-            if !self.store.has(&name, key) {
+            if self.store.check(&name, key, SystemTime::now()).is_err() {
                 return Err("revoked");
             }
             let what = GuestEvent::Message(message);

@@ -18,7 +18,7 @@ use hawser_control::tls;
 use hawser_dataplane::{Change, Command, ControlDatagram, Orders};
 use hawser_proto::path::control::Control;
 use hawser_units::{Bytes, Rate};
-use hawser_wire::control::{Cipher, CloseReason, Hello, Limit, Message, Refusal, VERSION};
+use hawser_wire::control::{Cipher, CloseReason, Hello, KeyExpiry, Limit, Message, Refusal, VERSION};
 use hawser_wire::frame::Format;
 use quinn_udp::{RecvMeta, UdpSocketState};
 use tokio::sync::mpsc;
@@ -202,8 +202,7 @@ async fn attempt(
 
 async fn refusal(hub: &Hub, who: &Identity, hello: Hello) -> Refusal {
     match up(hub, hub.key, who, hello).await {
-        Err(ConnectError::Refused(refusal)) => refusal,
-        Err(other) => panic!("{other}"),
+        Err(error) => error.refusal().unwrap_or_else(|| panic!("{error}")),
         Ok(_) => panic!("let in"),
     }
 }
@@ -345,7 +344,7 @@ async fn revocation_ends_a_session_at_once() {
     let who = Identity::generate().unwrap();
     let token = invite(dir.path(), "alice", DAY);
     let mut alice = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
-    hub.control.revoke("alice").await.unwrap();
+    hub.control.revoke("alice", None).await.unwrap();
     assert!(hub.saw("remove session"));
     assert_eq!(
         alice.stream.next().await.unwrap(),
@@ -397,6 +396,61 @@ async fn a_broken_peer_is_shown_the_door() {
         alice.stream.next().await.unwrap(),
         Message::Close(CloseReason::Protocol)
     );
+}
+
+/// A key expires during a session, is renewed, and expires before a session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_expires_ends_its_session_until_it_is_renewed() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), 0);
+    let who = Identity::generate().unwrap();
+    let token = invite(dir.path(), "alice", DAY);
+    let mut alice = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
+    let mut store = ClientStore::open(&dir.path().join("clients"), pool()).unwrap();
+    let mut expire = |expiry| {
+        let change = LimitChange {
+            expiry: Some(expiry),
+            ..LimitChange::default()
+        };
+        store.set_limits("alice", change).unwrap();
+        hub.control.hold_against_store();
+        expiry
+    };
+    let now = || {
+        SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap()
+            .as_secs()
+    };
+    let soon = KeyExpiry(now() + 2);
+    for expiry in [Some(KeyExpiry(now() + 1_000)), None, Some(soon)] {
+        let told = Message::KeyExpires(expire(expiry));
+        assert_eq!(alice.stream.next().await.unwrap(), told);
+    }
+    assert!(!hub.saw("remove session"));
+    while !hub.saw("remove session") {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        hub.control.hold_against_store();
+    }
+    assert!(now() >= soon.0, "it has ended before its time");
+    assert_eq!(close_of(&mut alice.stream).await, CloseReason::Expired);
+    for hello in [hello(None, None), hello(Some(token), Some(alice.welcome.session))] {
+        let refused = up(&hub, hub.key, &who, hello).await.err().unwrap();
+        assert_eq!(refused.refusal(), Some(Refusal::ExpiredKey));
+        let said = format!("key expired on {soon}; ask the hub's administrator");
+        assert_eq!(refused.to_string(), said);
+    }
+    assert_eq!(hub.control.clients()[0].state, "key expired");
+    let later = expire(Some(KeyExpiry(now() + 1_000)));
+    let mut again = up(&hub, hub.key, &who, hello(None, None)).await.unwrap();
+    assert_eq!(again.welcome.inner_v4, alice.welcome.inner_v4);
+    assert_eq!(again.stream.next().await.unwrap(), Message::KeyExpires(later));
+    assert_eq!(hub.control.clients()[0].state, "enrolled");
+    expire(Some(KeyExpiry(1)));
+    assert_eq!(close_of(&mut again.stream).await, CloseReason::Expired);
+    let counters = hub.control.counters();
+    let refused = counters.iter().find(|(what, _)| *what == "refused_expired_key");
+    assert_eq!(refused.map(|(_, count)| *count), Some(2));
 }
 
 async fn close_of(stream: &mut hawser_control::stream::ControlStream) -> CloseReason {
@@ -625,6 +679,7 @@ async fn a_client_is_told_its_limits_whenever_they_change_and_so_is_the_data_pla
         let change = LimitChange {
             cap: Some(cap),
             quota: Some(quota),
+            ..LimitChange::default()
         };
         store.set_limits("alice", change).unwrap();
         hub.control.hold_against_store();

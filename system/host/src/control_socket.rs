@@ -128,6 +128,9 @@ pub enum Request {
     Revoke {
         /// Name of the object.
         name: String,
+        /// User of the command, for the log of changes.
+        #[serde(default)]
+        by: Option<String>,
     },
 }
 

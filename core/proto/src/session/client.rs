@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hawser_units::{Duration, Instant, Net, NetworkId};
-use hawser_wire::control::{CloseReason, Limit, Message, OtherHub};
+use hawser_wire::control::{CloseReason, KeyExpiry, Limit, Message, OtherHub};
 use hawser_wire::receipt::Receipt;
 
 use super::Violation;
@@ -84,6 +84,8 @@ pub enum ClientAction {
     Leave,
     /// The hub holds this client to this from now on.
     Limit(Limit),
+    /// The key of this client expires at this time, or not at all.
+    KeyExpires(Option<KeyExpiry>),
     /// The hub has signed a receipt for what a neighbour has relayed.
     Receipt(Receipt),
     /// The hub has named all others of its fleet: [`ClientSession::other_hubs`].
@@ -438,6 +440,10 @@ impl ClientSession {
             }
             Message::Limit(limit) => {
                 self.actions.push_back(ClientAction::Limit(limit));
+                Ok(())
+            }
+            Message::KeyExpires(expiry) => {
+                self.actions.push_back(ClientAction::KeyExpires(expiry));
                 Ok(())
             }
             Message::Receipt(ref receipt) => {

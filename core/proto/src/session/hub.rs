@@ -232,6 +232,7 @@ impl HubSession {
             Message::PathOpened { .. } => return Err(Violation::Unexpected("path opened")),
             Message::RekeyWanted => return Err(Violation::Unexpected("rekey wanted")),
             Message::Limit(_) => return Err(Violation::Unexpected("limit")),
+            Message::KeyExpires(_) => return Err(Violation::Unexpected("key expires")),
             Message::Leave => return Err(Violation::Unexpected("leave")),
             Message::OtherHub(_) => return Err(Violation::Unexpected("other hub")),
             Message::Receipt(_) => return Err(Violation::Unexpected("receipt")),

@@ -2,7 +2,7 @@ mod agreement;
 mod transitions;
 
 use hawser_units::{Duration, Instant, NetworkId};
-use hawser_wire::control::{CloseReason, Limit, Message, OtherHub};
+use hawser_wire::control::{CloseReason, KeyExpiry, Limit, Message, OtherHub};
 use hawser_wire::data::Class;
 use hawser_wire::deadline::{DeadlineRule, DeclaredFlow, ListedRule};
 use hawser_wire::preference::Preference;

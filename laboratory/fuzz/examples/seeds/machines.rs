@@ -1,7 +1,7 @@
 //! Seeds of a session's machines and of their checkpoints.
 
 use super::Seeds;
-use hawser_wire::control::{CloseReason, Message};
+use hawser_wire::control::{CloseReason, KeyExpiry, Message};
 use hawser_wire::data::{Class, INNER_LEN, Inner, Kind};
 use hawser_wire::stream::{Ack, FRAME_LEN, Frame, Open, Outcome, Position, STREAM_LEN, StreamId};
 
@@ -40,6 +40,7 @@ pub(super) fn session() -> Seeds {
         Message::Ping(1),
         Message::Pong(0),
         Message::RekeyWanted,
+        Message::KeyExpires(Some(KeyExpiry(7))),
         Message::PathClose { path: 1 },
         Message::Close(CloseReason::Replaced),
     ];

@@ -17,7 +17,9 @@ use hawser_proto::fec::{Cover, Encoder};
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate, Sequence};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::compression::{Compressed, Form};
-use hawser_wire::control::{Cipher, CloseReason, Hello, Limit, Message, OtherHub, Refusal, Welcome};
+use hawser_wire::control::{
+    Cipher, CloseReason, Hello, KeyExpiry, Limit, Message, OtherHub, Refusal, Welcome,
+};
 use hawser_wire::data::{
     Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Marks, Missing, OUTER_LEN, Outer,
 };
@@ -375,11 +377,13 @@ fn control() -> Seeds {
             "192.168.50.0/24".parse().expect("a subnet"),
             "fd00:50::/64".parse().expect("a subnet"),
         ]),
+        Message::KeyExpires(Some(KeyExpiry(1_803_859_200))),
+        Message::KeyExpires(None),
         Message::PathClose { path: 1 },
         Message::Close(CloseReason::Shutdown),
     ];
-    let refusals = (0..=8).map(|code| frame(&[&[3, code]]));
-    let closes = (0..=6).map(|code| frame(&[&[9, code]]));
+    let refusals = (0..=9).map(|code| frame(&[&[3, code]]));
+    let closes = (0..=7).map(|code| frame(&[&[9, code]]));
     let reasons: Vec<_> = refusals.chain(closes).flatten().collect();
     let mut stream = Vec::new();
     messages.iter().for_each(|message| message.emit(&mut stream));

@@ -164,6 +164,118 @@ fn revoked_is_silent_whoever_revokes() {
     }
 }
 
+/// Returns the notice of the client.
+fn notice(world: &World) -> String {
+    world.status("c")["notice"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// A key expires during the session of its client, which says so, blocks its traffic, and returns
+/// when the key is renewed. With `when_ended = "open"` the client ends, and another one starts
+/// after the renewal.
+#[test]
+fn a_key_that_expires_ends_its_client_until_it_is_renewed() {
+    let Some(world) = World::new("re") else { return };
+    let server = world.add_server();
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let stream = Stream::start(&server, &world.open("c"));
+    let client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("through", |_| stream.flows());
+    for (wrong, said) in [
+        (&["--expires", "2020-01-01"][..], "in the past"),
+        (&["--expires", "2027-02-30"], "expected a time from now"),
+        (&["--expires", "5d", "--no-expiry"], "contradict each other"),
+    ] {
+        let output = world
+            .hawser("h", &[&["hub", "limit", "alice"], wrong].concat())
+            .output();
+        let output = output.unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(1) && text.contains(said) && text.lines().count() == 1,
+            "{wrong:?}: {text}"
+        );
+    }
+    let limit = |with: &[&str]| {
+        let set = good(world.hawser("h", &[&["hub", "limit", "alice"], with].concat()));
+        String::from_utf8(set.stdout).unwrap()
+    };
+    let start = Instant::now();
+    limit(&["--expires", "4s"]);
+    world.wait("warned", |world| notice(world).starts_with("key expires on "));
+    let doctor = world.hawser("h", &["hub", "doctor"]).output().unwrap();
+    let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(found.contains("the key of alice expires on "), "{found}");
+    let silent = stream.silent_after(start);
+    eprintln!("silent {silent:?} after the command that let it expire in 4 s");
+    assert!(silent > Duration::from_secs(2), "too early: {silent:?}");
+    world.wait("ended", |world| notice(world).contains("when_ended"));
+    let said = notice(&world);
+    assert!(
+        said.starts_with("key expired on 20") && said.contains(" UTC; ask the hub's administrator;"),
+        "{said}"
+    );
+    let log = std::fs::read_to_string(world.place("c").with_file_name("c.log")).unwrap();
+    assert!(log.contains("key expired on 20"), "{log}");
+    let hub = world.status("h");
+    assert_eq!(hub["clients"][0]["state"], "key expired", "{hub}");
+    assert_eq!(hub["sessions"].as_array().map(Vec::len), Some(0), "{hub}");
+    // The client asks again after a minute at the latest.
+    let set = limit(&["--expires", "30d"]);
+    assert!(set.contains(", key expires 20"), "{set}");
+    world.wait("back", |_| stream.flows());
+    world.wait("not warned", |world| notice(world).is_empty());
+    let listed = good(world.hawser("h", &["hub", "list"]));
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(
+        listed.contains("key expires") && listed.contains("connected"),
+        "{listed}"
+    );
+
+    drop(client);
+    good(world.hawser("c", &["down"]));
+    world.configure("c", "when_ended = \"open\"\n");
+    good(world.hawser("c", &["up"]));
+    limit(&["--expires", "1s"]);
+    world.wait("down", |world| world.status("c")["state"] == "down");
+    let refused = world.hawser("c", &["up"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        refused.status.code() == Some(1) && said.contains("key expired on 20") && said.lines().count() == 1,
+        "{said}"
+    );
+    limit(&["--no-expiry"]);
+    good(world.hawser("c", &["up"]));
+
+    // The user of a command appears in the log, also if the hub executes it.
+    let mut revoke = world.hawser("h", &["hub", "revoke", "alice"]);
+    revoke.env("SUDO_USER", "carol");
+    good(revoke);
+    let log = good(world.hawser("h", &["hub", "log", "alice"]));
+    let log = String::from_utf8(log.stdout).unwrap();
+    let lines: Vec<_> = log.lines().skip(3).collect();
+    let changes = [
+        "key expires 20",
+        "key expired  ",
+        "key expires 20",
+        "key expires 20",
+        "key expired  ",
+        "key does not expire",
+        "revoked",
+    ];
+    assert_eq!(lines.len(), changes.len(), "{log}");
+    for (line, change) in lines.iter().zip(changes) {
+        assert!(line.contains(change), "{change}: {log}");
+    }
+    assert!(
+        lines[1].contains("hub on ") && lines[6].contains("carol on "),
+        "{log}"
+    );
+}
+
 #[test]
 fn a_hub_that_does_not_answer_is_not_called_silent() {
     let Some(world) = World::new("rs") else { return };

@@ -241,11 +241,22 @@ fn a_program_that_only_reads_is_reset_when_its_client_ends() {
 #[test]
 fn revocation_ends_streams() {
     let Some(split) = Split::new("st-d") else { return };
+    assert_ends_streams(&split, &["hub", "revoke", "alice"]);
+}
+
+#[test]
+fn a_key_that_expires_ends_streams() {
+    let Some(split) = Split::new("st-k") else { return };
+    assert_ends_streams(&split, &["hub", "limit", "alice", "--expires", "2s"]);
+}
+
+/// Asserts that the command ends a stream at both ends.
+fn assert_ends_streams(split: &Split, command: &[&str]) {
     let (mut near, mut far) = split.pair(9004);
     near.write_all(b"before").unwrap();
     let mut buffer = [0; 6];
     far.read_exact(&mut buffer).unwrap();
-    good(split.world.hawser("h", &["hub", "revoke", "alice"]));
+    good(split.world.hawser("h", command));
     assert_eq!(
         far.read(&mut buffer).unwrap_err().kind(),
         ErrorKind::ConnectionReset

@@ -157,6 +157,15 @@ fn a_phone_uses_the_hub_as_other_clients_do_until_it_is_revoked() {
     limit(&["--no-quota"]);
     world.wait("going on", |world| world.ping_from("p", SERVER));
 
+    // Its key expires, and is renewed.
+    limit(&["--expires", "2s"]);
+    world.wait("expired", |world| listed(world)["state"] == "key expired");
+    world.wait("silent", |world| !world.ping_from("p", SERVER));
+    assert_eq!(listed(&world)["connected"], false);
+    limit(&["--no-expiry"]);
+    world.wait("back", |world| world.ping_from("p", SERVER));
+    assert!(listed(&world)["key_expires_unix_s"].is_null());
+
     good(world.hawser("h", &["hub", "revoke", "phone"]));
     assert!(!world.ping_from("p", SERVER), "revoked");
     assert_eq!(listed(&world), Value::Null);

@@ -14,7 +14,7 @@ use hawser_dataplane::{Change, Event, Orders, PathState, Role, SessionId};
 use hawser_proto::checkpoint::{BadCheckpoint, ClientPaths};
 use hawser_proto::session::{ClientAction, ClientSession, SessionConfig};
 use hawser_units::{Instant, NetworkId, PathId, Rate};
-use hawser_wire::control::{CloseReason, Limit, Message, Welcome};
+use hawser_wire::control::{CloseReason, KeyExpiry, Limit, Message, Welcome};
 use hawser_wire::receipt::Receipt;
 use tokio::sync::mpsc;
 
@@ -34,6 +34,8 @@ pub struct Driver {
     pub line: Option<Line>,
     /// Limit that the other side enforces.
     pub limit: Limit,
+    /// Expiry of this machine's key, as the other side last announced it.
+    pub key_expiry: Option<KeyExpiry>,
     /// Epoch of the newest keys.
     pub epoch: u8,
     /// Queue to the data plane.
@@ -110,6 +112,7 @@ impl Driver {
             reach: Reach::default(),
             line: None,
             limit: Limit::Unlimited,
+            key_expiry: None,
             epoch: 0,
             orders,
             started: Clock::now(),
@@ -334,7 +337,7 @@ impl Driver {
         match action {
             ClientAction::Start { session } => {
                 let session = SessionId(session);
-                self.limit = Limit::Unlimited;
+                (self.limit, self.key_expiry) = (Limit::Unlimited, None);
                 self.order(Change::AddSession {
                     session,
                     role: Role::Client,
@@ -376,6 +379,13 @@ impl Driver {
                     let limit = limit.rate();
                     self.order(Change::SetLimit { session, limit });
                 }
+                None
+            }
+            ClientAction::KeyExpires(expiry) => {
+                if let Some(expiry) = expiry.filter(|_| self.key_expiry != expiry) {
+                    tracing::info!(%expiry, "the key of this machine expires");
+                }
+                self.key_expiry = expiry;
                 None
             }
             ClientAction::Reconnect => Some(Want::Silent),

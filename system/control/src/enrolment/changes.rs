@@ -1,5 +1,5 @@
-//! Log of the changes of a hub's clients: invitations, enrolments, revocations, limits, ports and
-//! subnets, with their time and author.
+//! Log of the changes of a hub's clients: invitations, enrolments, revocations, limits, ports,
+//! subnets and the expiry of keys, with their time and author.
 //!
 //! A store writes the entries of a change together with it. They contain no secrets: a key appears
 //! as its code.
@@ -23,7 +23,7 @@ pub(super) fn entries(known: &Known, edit: &Edit, now: SystemTime) -> Vec<LogEnt
         host: host_name(),
     };
     let client = match edit {
-        Edit::Remove(name) => {
+        Edit::Remove { name, by } => {
             let is_enrolled = known
                 .clients
                 .get(name)
@@ -33,7 +33,8 @@ pub(super) fn entries(known: &Known, edit: &Edit, now: SystemTime) -> Vec<LogEnt
             } else {
                 "invitation withdrawn"
             };
-            return vec![entry(name, change.to_owned(), author())];
+            let by = by.clone().filter(|by| is_plain(by));
+            return vec![entry(name, change.to_owned(), by.unwrap_or_else(author))];
         }
         Edit::Put(client) => client,
     };
@@ -46,6 +47,14 @@ pub(super) fn entries(known: &Known, edit: &Edit, now: SystemTime) -> Vec<LogEnt
     }
     let changes = changes(before, client).into_iter();
     all.extend(changes.map(|change| entry(&client.name, change, author())));
+    if let Some(expiry) = client.expiry.filter(|_| client.is_expiry_logged)
+        && before.is_none_or(|before| before.expiry != client.expiry || !before.is_expiry_logged)
+    {
+        all.push(LogEntry {
+            at_unix_s: expiry.0,
+            ..entry(&client.name, "key expired".to_owned(), HUB.to_owned())
+        });
+    }
     all
 }
 
@@ -85,6 +94,12 @@ fn changes(before: Option<&Client>, after: &Client) -> Vec<String> {
             Own::AsDefault => "quota of all clients".to_owned(),
         });
     }
+    if before.and_then(|before| before.expiry) != after.expiry {
+        all.push(match after.expiry {
+            Some(expiry) => format!("key expires {expiry}"),
+            None => "key does not expire".to_owned(),
+        });
+    }
     let listed = |what: &str, list: Vec<String>| match list.as_slice() {
         [] => format!("no {what}"),
         list => format!("{what} {}", list.join(", ")),
@@ -101,16 +116,23 @@ fn changes(before: Option<&Client>, after: &Client) -> Vec<String> {
 }
 
 /// Returns the user who runs this process, behind sudo if it was used.
-fn author() -> String {
-    let behind = std::env::var("SUDO_USER").ok().filter(|name| {
-        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
-        !name.is_empty() && name.len() <= MAX_USER && name.chars().all(is_plain)
-    });
+#[must_use]
+pub fn author() -> String {
+    let behind = std::env::var("SUDO_USER").ok().filter(|name| is_plain(name));
     behind.unwrap_or_else(|| match user() {
         0 => "root".to_owned(),
         other => format!("user {other}"),
     })
 }
+
+/// Returns whether a user's name, from the environment or another process, may be logged.
+fn is_plain(name: &str) -> bool {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.@ ".contains(letter);
+    !name.is_empty() && name.len() <= MAX_USER && name.chars().all(is_plain)
+}
+
+/// Author of entries that no user has caused.
+const HUB: &str = "hub";
 
 /// Maximum length of a user's name. Source: useradd(8), 32 characters; other directories permit
 /// longer ones. Units: bytes.

@@ -27,6 +27,7 @@ use hawser_config::invitation::InvitedTo;
 use hawser_config::{HubService, StoreConfig};
 use hawser_host::usage::DaySum;
 use hawser_units::{Bytes, Rate};
+use hawser_wire::control::KeyExpiry;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client as Connection, Row, Transaction};
@@ -430,7 +431,8 @@ const MAX_LOG: i64 = 100_000;
 
 /// Query of the changes after a number.
 const CHANGED: &str = "SELECT name, inner_v4, inner_v6, key, token, expires_unix_s, ports, is_gone, \
-                       cap_bps, quota_bytes, subnets FROM hawser_client WHERE changed > $1";
+                       cap_bps, quota_bytes, subnets, key_expires_unix_s, is_expiry_logged \
+                       FROM hawser_client WHERE changed > $1";
 
 /// Returns the change after which rows are read: zero, for all rows, if one could not be read, or
 /// for a connection over which nothing was read.
@@ -496,6 +498,10 @@ fn read_row(row: &Row) -> anyhow::Result<(String, Option<Client>)> {
             cap: own(row.try_get(8)?, Rate::from_bps),
             quota: own(row.try_get(9)?, Bytes),
         },
+        expiry: row
+            .try_get::<_, Option<i64>>(11)?
+            .map(|unix_s| KeyExpiry(unix_s.unsigned_abs())),
+        is_expiry_logged: row.try_get(12)?,
         name: name.clone(),
     };
     Ok((name, Some(client)))
@@ -558,14 +564,16 @@ async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Resul
                 .execute(
                     "INSERT INTO hawser_client \
                      (name, inner_v4, inner_v6, key, token, expires_unix_s, ports, changed, is_gone, \
-                     cap_bps, quota_bytes, subnets) \
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, false, $9, $10, $11) \
+                     cap_bps, quota_bytes, subnets, key_expires_unix_s, is_expiry_logged) \
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, false, $9, $10, $11, $12, $13) \
                      ON CONFLICT (name) DO UPDATE SET inner_v4 = excluded.inner_v4, \
                      inner_v6 = excluded.inner_v6, key = excluded.key, token = excluded.token, \
                      expires_unix_s = excluded.expires_unix_s, ports = excluded.ports, \
                      changed = excluded.changed, is_gone = false, \
                      cap_bps = excluded.cap_bps, quota_bytes = excluded.quota_bytes, \
-                     subnets = excluded.subnets",
+                     subnets = excluded.subnets, \
+                     key_expires_unix_s = excluded.key_expires_unix_s, \
+                     is_expiry_logged = excluded.is_expiry_logged",
                     &[
                         &client.name,
                         &client.inner_v4.to_string(),
@@ -578,11 +586,15 @@ async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Resul
                         &column(client.limits.cap.map(Rate::as_bps)),
                         &column(client.limits.quota.map(|quota| quota.0)),
                         &subnets.join(","),
+                        &client
+                            .expiry
+                            .map(|expiry| i64::try_from(expiry.0).unwrap_or(i64::MAX)),
+                        &client.is_expiry_logged,
                     ],
                 )
                 .await?;
         }
-        Edit::Remove(name) => {
+        Edit::Remove { name, .. } => {
             free(transaction, name).await?;
             let gone = "UPDATE hawser_client SET is_gone = true, key = NULL, token = NULL, ports = '', subnets = '', \
                         changed = $2 WHERE name = $1 AND NOT is_gone";

@@ -21,6 +21,7 @@ use hawser_config::identity::KeyHash;
 use hawser_config::invitation::check_name;
 use hawser_config::{HubService, Size, Speed};
 use hawser_units::Bytes;
+use hawser_wire::control::KeyExpiry;
 use serde::{Deserialize, Serialize};
 
 use super::changes::entries;
@@ -59,6 +60,12 @@ struct ClientFile {
     /// `none`, or an amount; the hub's default unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     quota: Option<String>,
+    /// Expiry of the key, seconds since 1970; never unless set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key_expires_unix_s: Option<u64>,
+    /// Set once the log has the expiry of the key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_expiry_logged: bool,
 }
 
 /// Directory of clients.
@@ -180,6 +187,8 @@ impl Directory {
             subnets: client.subnets.clone(),
             cap: written(client.limits.cap, |cap| format!("{}bit", cap.as_bps())),
             quota: written(client.limits.quota, |quota| format!("{}B", quota.0)),
+            key_expires_unix_s: client.expiry.map(|expiry| expiry.0),
+            is_expiry_logged: client.is_expiry_logged,
         };
         self.read_from.remove(&client.name);
         atomic_file::write(
@@ -296,7 +305,7 @@ impl Records for Directory {
             let entries = entries(known, &edit, SystemTime::now());
             match &edit {
                 Edit::Put(client) => self.write(client)?,
-                Edit::Remove(name) => {
+                Edit::Remove { name, .. } => {
                     let address = known.clients.get(name).map(|client| client.inner_v4);
                     self.remove(name, address)?;
                 }
@@ -355,6 +364,8 @@ fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
         expires: UNIX_EPOCH + Duration::from_secs(file.expires_unix_s),
         ports: file.ports.iter().map(|port| port.0).collect(),
         subnets: file.subnets,
+        expiry: file.key_expires_unix_s.map(KeyExpiry),
+        is_expiry_logged: file.is_expiry_logged,
         limits: ClientLimits {
             cap: read(file.cap.as_deref(), |text| Some(text.parse::<Speed>().ok()?.0)).with_context(place)?,
             quota: read(file.quota.as_deref(), |text| {

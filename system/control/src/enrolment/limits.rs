@@ -2,7 +2,7 @@
 
 use hawser_config::{LimitsConfig, Size, Speed, WhenUsed};
 use hawser_units::{Bytes, Rate};
-use hawser_wire::control::Limit;
+use hawser_wire::control::{KeyExpiry, Limit};
 
 /// Limit of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,13 +45,15 @@ pub struct ClientLimits {
     pub quota: Own<Bytes>,
 }
 
-/// Changes of a client's limits; `None` leaves a value unchanged.
+/// Changes of a client's limits and of its key's expiry; `None` leaves a value unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitChange {
     /// The cap.
     pub cap: Option<Own<Rate>>,
     /// The quota.
     pub quota: Option<Own<Bytes>>,
+    /// Expiry of the key; `Some(None)` for a key that does not expire.
+    pub expiry: Option<Option<KeyExpiry>>,
 }
 
 impl LimitChange {
@@ -61,6 +63,7 @@ impl LimitChange {
         Self {
             cap: cap.map(|own| own.map(|cap| cap.0)),
             quota: quota.map(|own| own.map(|quota| Bytes(quota.0))),
+            expiry: None,
         }
     }
 }
@@ -186,11 +189,11 @@ mod tests {
         let mut limits = ClientLimits::default();
         limits.apply(LimitChange {
             quota: Some(Own::At(Bytes(5))),
-            cap: None,
+            ..LimitChange::default()
         });
         limits.apply(LimitChange {
             cap: Some(Own::Unlimited),
-            quota: None,
+            ..LimitChange::default()
         });
         let expected = ClientLimits {
             cap: Own::Unlimited,

@@ -35,7 +35,7 @@ impl Known {
         let clients = Arc::make_mut(&mut self.clients);
         match edit {
             Edit::Put(client) => drop(clients.insert(client.name.clone(), *client)),
-            Edit::Remove(name) => drop(clients.remove(&name)),
+            Edit::Remove { name, .. } => drop(clients.remove(&name)),
         }
     }
 }
@@ -49,7 +49,8 @@ pub struct LogEntry {
     pub client: String,
     /// Description of the change, such as `enrolled` or `cap 5000000 bit/s`.
     pub change: String,
-    /// Author: the user of the command, or the code of the client's key for an enrolment.
+    /// Author: the user of the command, the code of the client's key for an enrolment, or `hub` for
+    /// the expiry of a key.
     pub by: String,
     /// Host name of the machine on which it was made.
     pub host: String,
@@ -61,7 +62,12 @@ pub(super) enum Edit {
     /// Sets the record of the client.
     Put(Box<Client>),
     /// Removal of a name; an error if it does not exist.
-    Remove(String),
+    Remove {
+        /// The name.
+        name: String,
+        /// User who requested the removal; `None` for the user of this process.
+        by: Option<String>,
+    },
 }
 
 /// Decision about the changes of the present clients.

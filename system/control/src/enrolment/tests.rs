@@ -34,6 +34,11 @@ fn authorise(
     authorised.now_or_never().expect("no database is asked")
 }
 
+/// Returns whether a client is enrolled with that key now.
+pub(super) fn has(store: &SharedStore, name: &str, key: KeyHash) -> bool {
+    store.check(name, key, SystemTime::now()).is_ok()
+}
+
 #[test]
 fn a_token_works_once() {
     let (_dir, mut store) = store(16);
@@ -138,9 +143,10 @@ pub(super) fn assert_changes_are_logged(store: &mut ClientStore) {
         ..LimitChange::default()
     };
     store.set_limits("alice", cap).unwrap();
-    store.revoke("alice").unwrap();
+    store.revoke_for("alice", Some("carol")).unwrap();
     store.invite("bob", WEEK, now).unwrap();
-    store.revoke("bob").unwrap();
+    // A name from another process that a terminal would execute is not logged.
+    store.revoke_for("bob", Some("\u{1b}[2J")).unwrap();
     let log = store.log().unwrap();
     let shown: Vec<_> = log
         .iter()
@@ -159,6 +165,7 @@ pub(super) fn assert_changes_are_logged(store: &mut ClientStore) {
         ]
     );
     assert_eq!(log[2].by, key.code().to_string());
+    assert_eq!((log[4].by.as_str(), &log[6].by), ("carol", &log[0].by));
     assert!(
         log.iter()
             .all(|entry| !entry.by.is_empty() && entry.at_unix_s > 1_700_000_000)
@@ -265,14 +272,14 @@ fn who_is_revoked_by_others_is_not_let_in() {
         authorise(&shared, Some(&token.0), key, now).unwrap().name,
         "alice"
     );
-    assert!(shared.has("alice", key));
+    assert!(has(&shared, "alice", key));
     store.revoke("alice").unwrap();
     assert_eq!(authorise(&shared, None, key, now), Err(Refusal::NotEnrolled));
     assert_eq!(
         authorise(&shared, Some(&token.0), key, now),
         Err(Refusal::UnknownToken)
     );
-    assert!(!shared.has("alice", key));
+    assert!(!has(&shared, "alice", key));
 }
 
 #[test]
@@ -447,7 +454,7 @@ fn whoever_is_enrolled_is_let_in_also_with_a_token_that_is_stale() {
         Err(Refusal::ExpiredToken)
     );
     assert_eq!(authorise(&shared, None, stranger, now), Err(Refusal::NotEnrolled));
-    assert!(!shared.has("alice", stranger) && !shared.has("bob", alice));
+    assert!(!has(&shared, "alice", stranger) && !has(&shared, "bob", alice));
     assert!(shared.refreshed().unwrap().by_name("bob").is_some());
 }
 
@@ -675,8 +682,9 @@ fn limits_are_remembered_and_stay_with_an_invitation_that_is_given_again() {
     let change = LimitChange {
         cap: Some(limits.cap),
         quota: Some(limits.quota),
+        ..LimitChange::default()
     };
-    assert_eq!(store.set_limits("alice", change).unwrap(), limits);
+    assert_eq!(store.set_limits("alice", change).unwrap().limits, limits);
     assert!(store.set_limits("carol", change).is_err());
     let token = store.invite("alice", WEEK, now).unwrap();
     store.enrol(&token.0, KeyHash([1; 32]), now).unwrap();
@@ -694,4 +702,131 @@ fn limits_are_remembered_and_stay_with_an_invitation_that_is_given_again() {
     store.revoke("alice").unwrap();
     store.invite("alice", WEEK, now).unwrap();
     assert_eq!(store.by_name("alice").unwrap().limits, ClientLimits::default());
+}
+
+fn expires(expiry: Option<KeyExpiry>) -> LimitChange {
+    LimitChange {
+        expiry: Some(expiry),
+        ..LimitChange::default()
+    }
+}
+
+/// Sets, renews and removes the expiry of a key, and reads the store and its log again.
+pub(super) fn assert_expiries_are_stored_and_logged_once(mut open: impl FnMut() -> ClientStore) {
+    let at = |unix_s| SystemTime::UNIX_EPOCH + Duration::from_secs(unix_s);
+    let (mut here, mut there) = (open(), open());
+    let token = here.invite("alice", WEEK, at(1_000)).unwrap();
+    there.enrol(&token.0, KeyHash([1; 32]), at(1_000)).unwrap();
+    let set = |store: &mut ClientStore, expiry: Option<u64>| {
+        store
+            .set_limits("alice", expires(expiry.map(KeyExpiry)))
+            .unwrap()
+            .expiry
+    };
+    assert_eq!(set(&mut here, Some(86_400)), Some(KeyExpiry(86_400)));
+    there.reload_at(at(2_000)).unwrap();
+    let alice = |store: &ClientStore| store.by_name("alice").unwrap().clone();
+    assert_eq!(alice(&there).expiry, Some(KeyExpiry(86_400)));
+    assert_eq!(alice(&there).state(at(86_399)), "enrolled");
+    assert_eq!(alice(&there).state(at(86_400)), "key expired");
+    for store in [&mut here, &mut there] {
+        store.log_expiries(at(86_399)).unwrap();
+    }
+    // Two hubs and a restart log it once.
+    for store in [&mut here, &mut there, &mut open()] {
+        store.log_expiries(at(86_401)).unwrap();
+    }
+    assert_eq!(set(&mut there, Some(172_800)), Some(KeyExpiry(172_800)));
+    here.log_expiries(at(172_800)).unwrap();
+    assert_eq!(set(&mut there, None), None);
+    here.log_expiries(at(1 << 40)).unwrap();
+    let mut log = open().log().unwrap();
+    log.drain(..2);
+    let (own, hub) = (log[0].by.clone(), "hub".to_owned());
+    let shown: Vec<_> = log.into_iter().map(|entry| (entry.change, entry.by)).collect();
+    let expected = [
+        ("key expires 1970-01-02 00:00 UTC", &own),
+        ("key expired", &hub),
+        ("key expires 1970-01-03 00:00 UTC", &own),
+        ("key expired", &hub),
+        ("key does not expire", &own),
+    ];
+    assert_eq!(
+        shown,
+        expected.map(|(change, by)| (change.to_owned(), by.clone()))
+    );
+}
+
+#[test]
+fn expiries_are_stored_and_logged_once() {
+    let (dir, _) = store(16);
+    let path = dir.path().join("clients");
+    assert_expiries_are_stored_and_logged_once(|| ClientStore::open(&path, pool(16)).unwrap());
+    let text = fs::read_to_string(path.join("alice.toml")).unwrap();
+    assert!(
+        !text.contains("key_expires") && !text.contains("logged"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_key_that_expires_changes_the_store_at_its_second_alone() {
+    let (_dir, mut store) = store(16);
+    let start = SystemTime::now();
+    let after = |seconds| start + Duration::from_secs(seconds);
+    let expiry = |seconds| Some(KeyExpiry(expiry::unix_s(after(seconds))));
+    for (name, key) in [("alice", [1; 32]), ("bob", [2; 32])] {
+        let token = store.invite(name, WEEK, start).unwrap();
+        store.enrol(&token.0, KeyHash(key), start).unwrap();
+    }
+    store.set_limits("alice", expires(expiry(100))).unwrap();
+    store.set_limits("bob", expires(expiry(200))).unwrap();
+    // Files of the last tick are read at each call.
+    std::thread::sleep(2 * TICK);
+    for _ in 0..2 {
+        store.reload_at(start).unwrap();
+    }
+    let mut changes = |seconds| {
+        let before = store.generation();
+        store.reload_at(after(seconds)).unwrap();
+        store.generation() != before
+    };
+    let seen = [98, 99, 101, 102, 250, 251, 150, 151, 98, 300].map(&mut changes);
+    let expected = [false, false, true, false, true, false, true, false, true, true];
+    assert_eq!(seen, expected, "also when the clock is set back");
+}
+
+#[test]
+fn a_client_whose_key_has_expired_is_refused_until_it_is_renewed() {
+    let (_dir, mut store) = store(16);
+    let now = SystemTime::now();
+    let expiry = KeyExpiry(expiry::unix_s(now) + 60);
+    let token = store.invite_until("alice", WEEK, Some(expiry), now).unwrap();
+    // Another invitation keeps it.
+    let again = store.invite("alice", WEEK, now).unwrap();
+    let (alice, later) = (KeyHash([1; 32]), now + Duration::from_secs(61));
+    let shared = SharedStore::new(store);
+    let refused = Err(Refusal::ExpiredKey);
+    assert_eq!(
+        authorise(&shared, Some(&token.0), alice, now),
+        Err(Refusal::UnknownToken)
+    );
+    assert_eq!(authorise(&shared, Some(&again.0), alice, later), refused);
+    let client = authorise(&shared, Some(&again.0), alice, now).unwrap();
+    assert_eq!(client.expiry, Some(expiry));
+    assert_eq!(authorise(&shared, Some(&again.0), alice, later), refused);
+    assert_eq!(authorise(&shared, None, alice, later), refused);
+    assert_eq!(shared.check("alice", alice, now), Ok(()));
+    assert_eq!(shared.check("alice", alice, later), Err(Refusal::ExpiredKey));
+    assert_eq!(
+        shared.check("alice", KeyHash([2; 32]), later),
+        Err(Refusal::NotEnrolled)
+    );
+    let change = expires(Some(KeyExpiry(expiry.0 + 60)));
+    shared.lock().set_limits("alice", change).unwrap();
+    assert_eq!(shared.check("alice", alice, later), Ok(()));
+    assert_eq!(
+        authorise(&shared, None, alice, later).unwrap().inner_v4,
+        client.inner_v4
+    );
 }

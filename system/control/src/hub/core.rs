@@ -6,7 +6,8 @@
 //!                      |  ^                                    |
 //!                      |  +------------------------------------+
 //!                      |             let in again              |
-//!                      +---------------------------------------+--> (gone): a goodbye, a revocation, another machine
+//!                      +---------------------------------------+--> (gone): a goodbye, a revocation, an expired key,
+//!                                                               another machine
 //! ```
 //!
 //! Bounds: one session for each enrolled client, so at most as many as the pool has addresses;
@@ -24,7 +25,7 @@ use hawser_config::identity::KeyHash;
 use hawser_dataplane::{Change, Orders, SessionId};
 use hawser_proto::session::{HubAction, HubSession, Violation};
 use hawser_units::Net;
-use hawser_wire::control::{CloseReason, Limit, Message, Welcome};
+use hawser_wire::control::{CloseReason, KeyExpiry, Limit, Message, Welcome};
 use tokio::sync::mpsc;
 
 use super::index::fresh_index;
@@ -67,6 +68,8 @@ pub(super) struct Session {
     pub(super) subnets: Vec<Net>,
     /// Set if its client may have received subnets.
     pub(super) may_know_subnets: bool,
+    /// Expiry of the key that its client has received; `None` if it is unknown.
+    pub(super) announced_expiry: Option<Option<KeyExpiry>>,
     pub(super) machine: HubSession,
     pub(super) epoch: u8,
     pub(super) link: Option<Link>,
@@ -161,7 +164,7 @@ impl Core {
     }
 
     /// Ends the sessions of clients whose enrolment has changed since their start: revoked by any
-    /// process, or enrolled under another name.
+    /// process, enrolled under another name, or with a key that has expired.
     ///
     /// Cost: two system calls while the store is unchanged.
     pub(super) fn hold_against_store(&mut self) {
@@ -192,27 +195,23 @@ impl Core {
                 tracing::warn!(damage, "a client is not admitted");
             }
         }
-        let is_current = |session: &Session| {
+        let now = SystemTime::now();
+        let end_of = |session: &Session| {
             let client = store.by_name(&session.name);
-            client.is_some_and(|client| session.belongs_to(client))
+            match client.filter(|client| session.belongs_to(client)) {
+                Some(client) => client.is_expired(now).then_some(CloseReason::Expired),
+                None if store.by_key(session.key).is_some() => Some(CloseReason::Replaced),
+                None => Some(CloseReason::Revoked),
+            }
         };
-        let over: Vec<_> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| !is_current(session))
-            .map(|(id, session)| {
-                let is_elsewhere = store.by_key(session.key).is_some();
-                let reason = if is_elsewhere {
-                    CloseReason::Replaced
-                } else {
-                    CloseReason::Revoked
-                };
-                (*id, reason)
-            })
+        let sessions = self.sessions.iter();
+        let over: Vec<_> = sessions
+            .filter_map(|(id, session)| Some((*id, end_of(session)?)))
             .collect();
         self.accounts.retain(|name, _| store.by_name(name).is_some());
         let change = store.change_number();
         drop(store);
+        self.announce_expiries();
         for (session, reason) in over {
             self.end_session(session, reason);
         }
@@ -420,10 +419,11 @@ impl Core {
         self.counters.iter().map(|(what, count)| (*what, *count))
     }
 
-    /// Returns the clients that use WireGuard. Cost: O(clients).
+    /// Returns the clients that use WireGuard and whose keys have not expired. Cost: O(clients).
     pub(super) fn wireguard_clients(&self) -> Vec<WireGuardClient> {
+        let now = SystemTime::now();
         let client = |client: &Client| {
-            let key = client.wireguard?;
+            let key = client.wireguard.filter(|_| !client.is_expired(now))?;
             Some(WireGuardClient {
                 name: client.name.clone(),
                 key,
@@ -453,6 +453,7 @@ impl Core {
                 inner: client.inner(),
                 subnets: client.subnets.clone(),
                 limits: self.limits.standing(client),
+                key_expires_unix_s: client.expiry.map(|expiry| expiry.0),
                 replaced: self
                     .accounts
                     .get(&client.name)

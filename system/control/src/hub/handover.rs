@@ -1,7 +1,7 @@
 //! Sessions that survive their hub's process, see [`crate::handover`].
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use hawser_dataplane::{Change, SessionId};
 use hawser_proto::session::HubSession;
@@ -31,7 +31,7 @@ impl Core {
 
     /// Continues a session without a control connection; the client opens a new one. Returns false,
     /// and discards the session, if its client is no longer enrolled, is enrolled under another
-    /// name, key or address, or if the checkpoint is damaged.
+    /// name, key or address, if its key has expired, or if the checkpoint is damaged.
     pub(super) fn restore(&mut self, saved: HubSessionCheckpoint) -> bool {
         let HubSessionCheckpoint { control, plane } = saved;
         let enrolled = self.store.refreshed();
@@ -50,6 +50,7 @@ impl Core {
             inner: control.inner,
             subnets: Vec::new(),
             may_know_subnets: true,
+            announced_expiry: None,
             machine,
             epoch: control.epoch,
             link: None,
@@ -62,6 +63,7 @@ impl Core {
         let pairs = self.settings.pairs;
         let pair = pairs.of(&entry.inner);
         let is_sound = entry.belongs_to(&client)
+            && !client.is_expired(SystemTime::now())
             && plane.check().is_ok()
             && plane.is_of(&control.paths)
             && !self.sessions.contains_key(&plane.session)
@@ -97,7 +99,7 @@ impl Core {
 mod tests {
     use std::net::Ipv4Addr;
     use std::sync::{Arc, Mutex};
-    use std::time::{Duration, SystemTime};
+    use std::time::Duration;
 
     use hawser_proto::checkpoint::HubPaths;
     use hawser_proto::egress::Egress;
@@ -163,10 +165,11 @@ mod tests {
         let (alices, bobs) = (KeyHash::of(b"alice"), KeyHash::of(b"bob"));
         let (alice, bob) = (enrol("alice", alices), enrol("bob", bobs));
         let cap = Some(Own::At(Rate::from_mbps(8)));
-        let quota = None;
-        store
-            .set_limits("alice", LimitChange { cap, quota })
-            .expect("she is enrolled");
+        let change = LimitChange {
+            cap,
+            ..LimitChange::default()
+        };
+        store.set_limits("alice", change).expect("she is enrolled");
         let told = Arc::new(Mutex::new(0));
         let limit = Arc::new(Mutex::new(None));
         let orders = {

@@ -164,6 +164,7 @@ impl Pair {
                 | ClientAction::Leave
                 | ClientAction::NameHubs => {}
                 ClientAction::Limit(limit) => panic!("{limit:?}"),
+                ClientAction::KeyExpires(expiry) => panic!("{expiry:?}"),
                 ClientAction::Receipt(receipt) => panic!("{receipt:?}"),
                 ClientAction::Closed(reason) => panic!("{reason:?}"),
             }
@@ -223,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn no_message_makes_either_side_panic(messages in prop::collection::vec((0..9_u8, any::<u16>(), any::<u32>()), 0..40)) {
+    fn no_message_makes_either_side_panic(messages in prop::collection::vec((0..10_u8, any::<u16>(), any::<u32>()), 0..40)) {
         let (mut client, mut hub) = (with_path(), HubSession::new());
         for (kind, path, index) in messages {
             let path = path % 8;
@@ -236,6 +237,7 @@ proptest! {
                 5 => Message::Pong(index),
                 6 => Message::RekeyWanted,
                 7 => Message::Prefer { path, preference: Preference::default() },
+                8 => Message::KeyExpires(Some(KeyExpiry(index.into()))),
                 _ => Message::Close(CloseReason::Protocol),
             };
             let _ = client.handle_message(&message);

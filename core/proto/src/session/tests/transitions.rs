@@ -62,8 +62,16 @@ fn client_transition_table() {
             vec![ClientAction::Receipt(receipt())],
         ),
         (
+            Message::KeyExpires(Some(KeyExpiry(7))),
+            vec![ClientAction::KeyExpires(Some(KeyExpiry(7)))],
+        ),
+        (
             Message::Close(CloseReason::Revoked),
             vec![ClientAction::Closed(CloseReason::Revoked)],
+        ),
+        (
+            Message::Close(CloseReason::Expired),
+            vec![ClientAction::Closed(CloseReason::Expired)],
         ),
     ];
     for (message, actions) in fine {
@@ -230,6 +238,7 @@ fn hub_transition_table() {
         (Message::RekeyWanted, Violation::Unexpected("rekey wanted")),
         (Message::Leave, Violation::Unexpected("leave")),
         (Message::Limit(Limit::Unlimited), Violation::Unexpected("limit")),
+        (Message::KeyExpires(None), Violation::Unexpected("key expires")),
     ];
     for (message, violation) in wrong {
         assert_eq!(

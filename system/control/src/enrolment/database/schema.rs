@@ -6,7 +6,7 @@ use tokio_postgres::Client as Connection;
 use super::Fault;
 
 /// Migrations that convert the tables of version `n` to version `n + 1`.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     "
     CREATE TABLE hawser_client (
         name text PRIMARY KEY,
@@ -63,6 +63,10 @@ const MIGRATIONS: [&str; 6] = [
         author text NOT NULL,
         host text NOT NULL
     );
+",
+    "
+    ALTER TABLE hawser_client ADD COLUMN key_expires_unix_s bigint;
+    ALTER TABLE hawser_client ADD COLUMN is_expiry_logged boolean NOT NULL DEFAULT false;
 ",
 ];
 

@@ -15,7 +15,7 @@ use hawser_testing::{Postgres, postgres};
 use hawser_units::{Bytes, Rate};
 use hawser_wire::control::Refusal;
 
-use super::super::tests::assert_changes_are_logged;
+use super::super::tests::{assert_changes_are_logged, assert_expiries_are_stored_and_logged_once, has};
 use super::super::{
     ClientLimits, ClientStore, LimitChange, MonthSum, Own, SharedStore, unconfirmed_hubs, usage_of_fleet,
 };
@@ -113,6 +113,12 @@ fn changes_are_logged() {
 }
 
 #[test]
+fn expiries_are_stored_and_logged_once() {
+    let Some(server) = Postgres::start() else { return };
+    assert_expiries_are_stored_and_logged_once(|| open(&server));
+}
+
+#[test]
 fn the_address_of_a_client_that_was_revoked_is_not_given_to_the_next() {
     let Some(server) = Postgres::start() else { return };
     let (mut here, now) = (open(&server), SystemTime::now());
@@ -141,6 +147,8 @@ fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
         "ALTER TABLE hawser_hub DROP COLUMN stale_s",
         "DROP TABLE hawser_freed",
         "DROP TABLE hawser_log",
+        "ALTER TABLE hawser_client DROP COLUMN key_expires_unix_s",
+        "ALTER TABLE hawser_client DROP COLUMN is_expiry_logged",
         "UPDATE hawser_store SET version = 2",
     ] {
         server.sql("hawser", statement).unwrap();
@@ -150,6 +158,7 @@ fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
     let limits = |store: &ClientStore| store.by_name("alice").unwrap().limits;
     assert_eq!(limits(&there), ClientLimits::default());
     assert_eq!(there.by_name("alice").unwrap().nets(), []);
+    assert_eq!(there.by_name("alice").unwrap().expiry, None);
     for (cap, quota) in [
         (Own::At(Rate::from_mbps(20)), Own::Unlimited),
         (Own::Unlimited, Own::At(Bytes(u64::MAX >> 1))),
@@ -158,6 +167,7 @@ fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
         let change = LimitChange {
             cap: Some(cap),
             quota: Some(quota),
+            ..LimitChange::default()
         };
         here.set_limits("alice", change).unwrap();
         let before = there.generation();
@@ -523,7 +533,7 @@ async fn a_hub_serves_nobody_when_the_server_is_away_for_longer_than_it_may() {
     shared.authorise(Some(token.0), key, now, false).await.unwrap();
     server.kill();
     let begun = Instant::now();
-    while shared.has("alice", key) {
+    while has(&shared, "alice", key) {
         assert!(
             begun.elapsed() < hawser_testing::GIVE_UP,
             "served without a limit"
@@ -535,7 +545,7 @@ async fn a_hub_serves_nobody_when_the_server_is_away_for_longer_than_it_may() {
     assert!(notice.contains("no client is served"), "{notice}");
     tokio::task::block_in_place(|| server.restart());
     let begun = Instant::now();
-    while !shared.has("alice", key) {
+    while !has(&shared, "alice", key) {
         assert!(begun.elapsed() < hawser_testing::GIVE_UP, "not served again");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -592,9 +602,9 @@ async fn a_hub_goes_on_with_whom_it_knows_while_the_server_is_away() {
     let token = tokio::task::block_in_place(|| elsewhere.invite("alice", WEEK, now).unwrap());
     let key = KeyHash([1; 32]);
     let client = shared.authorise(Some(token.0), key, now, false).await.unwrap();
-    assert!(shared.has(&client.name, key), "at once");
+    assert!(has(&shared, &client.name, key), "at once");
     server.kill();
-    assert!(shared.has(&client.name, key));
+    assert!(has(&shared, &client.name, key));
     assert_eq!(
         shared
             .authorise(None, key, now, true)
@@ -615,7 +625,7 @@ async fn a_hub_goes_on_with_whom_it_knows_while_the_server_is_away() {
     // A revocation at another hub reaches this hub.
     tokio::task::block_in_place(|| elsewhere.revoke("alice").unwrap());
     let begun = Instant::now();
-    while shared.has("alice", key) {
+    while has(&shared, "alice", key) {
         assert!(
             begun.elapsed() < Duration::from_secs(30),
             "revoked, and still known"

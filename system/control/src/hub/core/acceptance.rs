@@ -2,7 +2,7 @@
 //! continued.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use hawser_config::identity::{KeyHash, random};
 use hawser_dataplane::{Change, EpochKeys, Role, SessionId, preferred_cipher};
@@ -59,9 +59,7 @@ impl Core {
         if self.store.is_expired() {
             return Err(Refusal::Busy);
         }
-        if !self.store.has(&client.name, key) {
-            return Err(Refusal::NotEnrolled);
-        }
+        self.store.check(&client.name, key, SystemTime::now())?;
         let account = self.account(&client.name);
         if account.budget.spend(COST_OF_HELLO, Instant::now()) {
             Ok(client)
@@ -147,6 +145,7 @@ impl Core {
         entry.hold_to(session, self.limits.of(client), &self.orders);
         entry.lead(session, client.nets(), &self.orders);
         entry.send_subnets();
+        entry.announce_expiry(client.expiry, true);
         self.introduce_fleet(&sender);
         tracing::info!(
             client = client.name,
@@ -228,6 +227,7 @@ impl Core {
             inner: client.inner(),
             subnets: Vec::new(),
             may_know_subnets: false,
+            announced_expiry: Some(None),
             machine: HubSession::new(),
             epoch: 0,
             link: None,
@@ -251,6 +251,7 @@ fn counter(refusal: Refusal) -> &'static str {
         Refusal::Flapping => "refused_flapping",
         Refusal::Busy => "refused_busy",
         Refusal::Format => "refused_format",
+        Refusal::ExpiredKey => "refused_expired_key",
         Refusal::Other(_) => "refused_other",
     }
 }
