@@ -72,7 +72,7 @@ impl core::fmt::Display for Refusal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::NotEnrolled => {
-                "this machine is not enrolled, or no longer: ask the hub's owner for an invitation, then run `sudo hawser up INVITATION`"
+                "this machine is not enrolled, or no longer: ask the hub's owner for an invitation, then run `sudo hawser down` and `sudo hawser up -`, and paste it"
             }
             Self::UnknownToken => {
                 "the hub does not know this invitation (revoked, or from another hub): ask for a new one"

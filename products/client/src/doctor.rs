@@ -133,6 +133,7 @@ fn prefix_in_use(status: Option<&Value>, name: &str) -> Option<Prefix> {
 fn of_machine(config: &ClientConfig, has_membership: bool, status: Option<&Value>) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(configuration(config, has_membership));
+    found.extend(without_session(status));
     found.extend(resolvers(config.dns, status));
     found.extend(swapped_names(status));
     found
@@ -144,6 +145,13 @@ fn configuration(config: &ClientConfig, has_membership: bool) -> Option<Finding>
     let is_refused = has_membership || config.unfit_for_direct().is_some();
     let next = "change client.toml, then: hawser check /etc/hawser/client.toml";
     is_refused.then(|| Finding::bad("config", with_hub, next))
+}
+
+/// Returns a finding if a running client has no session, with its reason.
+fn without_session(status: Option<&Value>) -> Option<Finding> {
+    let status = status.filter(|status| status["state"] != "up")?;
+    let reason = status["notice"].as_str()?;
+    Some(Finding::bad("client", reason, "sudo hawser status"))
 }
 
 /// Returns findings about names of networks in client.toml that now belong to another device.

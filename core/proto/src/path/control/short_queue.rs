@@ -45,9 +45,9 @@ use crate::path::times::{BUSY_REPORT_DELAY, Times, own};
 /// Pacing gain of the startup: the smallest that doubles the rate each round (4 ln 2). Source:
 /// draft-ietf-ccwg-bbr, `BBR.StartupPacingGain`.
 const STARTUP_GAIN: f64 = 2.77;
-/// Pacing gain of the startup of a far path whose link has shown room: a window is sent in an eighth
-/// of the round trip. If it meets no queue there, four times the window fill the link for half a
-/// round trip at most, so the next window may be four times as large.
+/// Pacing gain of the startup of a far path whose link has shown room: a window is sent in an
+/// eighth of the round trip. If it meets no queue there, four times the window fill the link for
+/// half a round trip at most, so the next window may be four times as large.
 ///
 /// Source: SUSS (Arghavani et al., SIGCOMM 2024), which quadruples the window where the spacing of
 /// acknowledgements shows room. Deviates: the receiver's delays show it.
@@ -55,12 +55,12 @@ const FAST_GAIN: f64 = 8.0;
 /// Bytes by which the window of such a path grows for each delivered byte: it becomes four times as
 /// large in a round trip. Source: [`FAST_GAIN`].
 const FAST_GROWTH: u64 = 3;
-/// Share of the round trip up to which a queue shows room: 1/32, a quarter of the time in which a
-/// window is sent with [`FAST_GAIN`]. A link with less than 0.8 of that rate has a longer queue at
-/// its end.
+/// Share of the round trip up to which a queue shows room, as its reciprocal. Source: a quarter of
+/// the time in which a window is sent with [`FAST_GAIN`]; a link with less than 0.8 of that rate
+/// has a longer queue at its end.
 const ROOM: u32 = 32;
-/// Parts of a round trip in which the rate of arrivals is measured: one is half of the time in which
-/// a window is sent with [`FAST_GAIN`].
+/// Parts of a round trip in which the rate of arrivals is measured. Source: one is half of the
+/// time in which a window is sent with [`FAST_GAIN`].
 const PARTS: u32 = 16;
 /// Minimum duration of a part: two reports, which a busy path's receiver sends every 5 ms
 /// (`REPORT_INTERVAL` of `ingress.rs`). Below, at a round trip of 160 ms, a path is not far: with
