@@ -59,7 +59,7 @@ fn the_corpus_reaches_every_message_and_every_way_to_fail() {
         };
         errors.extend(end);
     }
-    assert_eq!(messages.into_iter().collect::<HashSet<_>>().len(), 21);
+    assert_eq!(messages.into_iter().collect::<HashSet<_>>().len(), 22);
     assert_eq!(errors.into_iter().collect::<HashSet<_>>().len(), 5);
 
     let (mut good, mut errors) = (0, HashSet::new());
