@@ -179,9 +179,8 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
     hawser_config::atomic_file::private_directory(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
     let identity = Identity::load_or_create(&options.dir.join("identity.key"));
-    let loaded = identity
-        .map_err(anyhow::Error::from)
-        .and_then(|identity| Hubs::load(&options.dir, options.invitation.as_ref(), &identity));
+    let loaded =
+        identity.and_then(|identity| Hubs::load(&options.dir, options.invitation.as_ref(), &identity));
     let mut hubs = match loaded {
         Ok(hubs) => hubs,
         Err(error) if config.kill_switch => {
