@@ -247,6 +247,11 @@ fn a_key_that_expires_ends_its_client_until_it_is_renewed() {
         refused.status.code() == Some(1) && said.contains("key expired on 20") && said.lines().count() == 1,
         "{said}"
     );
+    // The hub logs an expiry a moment after it has taken effect.
+    world.wait("logged", |world| {
+        let log = good(world.hawser("h", &["hub", "log", "alice"])).stdout;
+        String::from_utf8_lossy(&log).matches("key expired  ").count() == 2
+    });
     limit(&["--no-expiry"]);
     good(world.hawser("c", &["up"]));
 
